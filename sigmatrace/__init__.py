@@ -1,0 +1,1 @@
+"""SigmaTrace: every RDMA operation of a distributed program, in one picture."""

@@ -1,0 +1,1 @@
+"""Capture: native shims, the launcher, and the reader of trace files."""

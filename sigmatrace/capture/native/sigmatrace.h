@@ -1,0 +1,143 @@
+/* libsigmatrace_core: what a layer (shim or hook provider) calls.
+ *
+ * Rules for every function here: it never blocks on another thread of the
+ * application, never fails loudly, never changes errno, and does nothing when
+ * recording is off. See docs/capture.md for the design. */
+#ifndef SIGMATRACE_H
+#define SIGMATRACE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <x86intrin.h>
+
+#include "st_format.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define ST_API __attribute__((visibility("default")))
+
+enum st_mode { ST_MODE_OFF, ST_MODE_AGGREGATE, ST_MODE_SIMPLE, ST_MODE_FULL };
+
+/* --- configuration and life cycle ------------------------------------------------ */
+
+/* Mode chosen by SIGMATRACE_MODE; ST_MODE_OFF when SIGMATRACE_OUT is not set. */
+ST_API enum st_mode st_mode(void);
+/* Is this layer in SIGMATRACE_LAYERS? A layer that is not must not wrap anything. */
+ST_API bool st_layer_on(enum st_layer layer);
+/* First sight of a library: opens the files of this process if they are not open,
+ * and records a `library` object. Returns false when recording is off. */
+ST_API bool st_library_seen(enum st_layer layer, const char *name, const char *version,
+                            const char *path, const char *how);
+/* Is recording running now (files open, not stopped, not failed)? Cheap. */
+ST_API bool st_recording(void);
+/* Stop and start by the program; flush writes what is buffered by this thread. */
+ST_API void st_stop(void);
+ST_API void st_start(void);
+ST_API void st_flush(void);
+/* Register the name of an API function once; the number goes into `call`. Numbers are the
+ * same in all processes of a build only by accident: the header lists them, so layers
+ * register all their names in a constructor, before the header is written. */
+ST_API uint8_t st_call_register(const char *name);
+/* One message on stderr, prefixed, at most once per `once` flag. */
+ST_API void st_warn_once(bool *once, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Count something that could not be recorded, by reason (static string). */
+ST_API void st_lost(const char *reason, uint64_t n);
+
+/* --- objects (low rate) ----------------------------------------------------------- */
+
+ST_API uint32_t st_object_id(void); /* a new id, from 1 */
+struct st_object {
+    uint8_t *buffer; /* owned by the core, grows */
+    size_t used, size, count_at;
+    uint16_t fields;
+    bool failed;
+};
+/* begin writes type, id and the time; end appends the item to the rank file. */
+ST_API void st_object_begin(struct st_object *object, const char *type, uint32_t id);
+ST_API void st_object_u64(struct st_object *object, const char *key, uint64_t value);
+ST_API void st_object_str(struct st_object *object, const char *key, const char *value);
+ST_API void st_object_bin(struct st_object *object, const char *key, const void *data, size_t size);
+ST_API void st_object_end(struct st_object *object);
+/* Shorthand: {"type", "id", "closed_tsc"}. */
+ST_API void st_object_closed(const char *type, uint32_t id);
+
+/* --- channels and ordinals ----------------------------------------------------------- */
+
+struct st_channel_key {
+    uint32_t object;
+    uint8_t kind, dir, layer, flags;
+    uint64_t peer, tag, data;
+    bool shared; /* several threads may use the channel at once: ordinals are atomic */
+};
+/* Finds or makes the channel; lock-free, never NULL while recording (an overflow channel
+ * when there is no room); NULL when recording is off. */
+struct st_channel {
+    uint64_t hash;    /* of the key; 0: free */
+    uint32_t id;
+    uint32_t ordinal; /* of the next operation */
+};
+ST_API struct st_channel *st_channel_get(const struct st_channel_key *key);
+
+static inline uint32_t st_ordinal_next(struct st_channel *channel, bool shared)
+{
+    if (shared)
+        return __atomic_fetch_add(&channel->ordinal, 1, __ATOMIC_RELAXED);
+    uint32_t k = channel->ordinal;
+    __atomic_store_n(&channel->ordinal, k + 1, __ATOMIC_RELAXED);
+    return k;
+}
+
+/* --- records (hot) ---------------------------------------------------------------------- */
+
+static inline uint64_t st_now(void) { return __rdtsc(); }
+
+/* Each stores one record in the calling thread's segment (or, in mode aggregate, adds st_op
+ * to the thread's counters). In `full`, call_tsc is saturated by the caller with st_span. */
+ST_API void st_op(uint64_t t_tsc, uint64_t size_bytes, uint32_t channel, uint32_t ordinal,
+                  uint8_t op, uint8_t call, uint8_t depth, uint8_t flags, uint32_t call_tsc);
+ST_API void st_completion(uint64_t t_tsc, uint64_t size_bytes, uint32_t channel, uint32_t ordinal,
+                          int32_t status, uint8_t op, uint8_t call, uint8_t depth, uint8_t flags);
+ST_API void st_target(uint64_t raddr, uint64_t rkey, uint64_t context, uint32_t channel,
+                      uint32_t ordinal);
+ST_API void st_mark(uint64_t t_tsc, double value, uint32_t name, uint8_t kind);
+/* Id of the `name` object of this text (made on first use). */
+ST_API uint32_t st_name(const char *text);
+
+static inline uint32_t st_span(uint64_t begin, uint64_t end)
+{
+    uint64_t d = end - begin;
+    return d > UINT32_MAX ? UINT32_MAX : (uint32_t)d;
+}
+
+/* Nesting of recorded calls in this thread: depth = st_enter(); ...; st_leave(). */
+ST_API uint8_t st_enter(void);
+ST_API void st_leave(void);
+
+/* --- pending operations: from an application's context pointer to what was posted -------- */
+
+struct st_pending {
+    uint32_t channel, ordinal;
+    uint64_t size_bytes;
+    uint32_t object; /* local endpoint */
+    uint32_t order;  /* posting order on the endpoint, for ORDER_UNCERTAIN */
+    uint8_t op, call, depth, flags;
+};
+/* Lock-free map of bounded size. put: false when there is no room (counted as lost by the
+ * core). take removes; peek does not (multi-receive buffers). */
+ST_API bool st_pending_put(const void *context, const struct st_pending *value);
+ST_API bool st_pending_take(const void *context, struct st_pending *value);
+ST_API bool st_pending_peek(const void *context, struct st_pending *value);
+
+/* --- symbols -------------------------------------------------------------------------------- */
+
+/* The next definition of `name` after the shim's: dlsym(RTLD_NEXT), and when that fails
+ * (the library was loaded RTLD_LOCAL) the caller's own scope, found from its return address. */
+ST_API void *st_next_symbol(const char *name, const void *return_address);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,76 @@
+"""What flows through the pipeline: event partitions and whole-run tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+
+Tables = Mapping[str, pa.Table]
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Some chunks of some rank files, as Arrow tables.
+
+    Attributes:
+        number: Position in the plan, from 0; names the partition's output pieces.
+        tables: Event tables by name (``schema.EVENT_TABLES`` plus what stages added).
+    """
+
+    number: int
+    tables: Tables
+
+    def column(self, table: str, name: str) -> np.ndarray:
+        """Return a column as a numpy array, without a copy where Arrow allows it."""
+        return column(self.tables[table], name)
+
+    def with_columns(self, table: str, columns: Mapping[str, np.ndarray]) -> Partition:
+        """Return a partition in which ``table`` has these columns too (replaced if present)."""
+        grown = self.tables[table]
+        for name, values in columns.items():
+            array = pa.array(values)
+            at = grown.schema.get_field_index(name)
+            grown = (
+                grown.append_column(name, array) if at < 0 else grown.set_column(at, name, array)
+            )
+        return replace(self, tables={**self.tables, table: grown})
+
+    def with_table(self, name: str, table: pa.Table) -> Partition:
+        """Return a partition that has this table too."""
+        return replace(self, tables={**self.tables, name: table})
+
+
+@dataclass(frozen=True)
+class Run:
+    """Whole-run tables: the index, and what stages have resolved so far.
+
+    Attributes:
+        tables: ``schema.INDEX_TABLES`` plus the stages' ``results``.
+        facts: Small scalars of the run by name (``base_ns``: the zero of exported time).
+    """
+
+    tables: Tables
+    facts: Mapping[str, object] = field(default_factory=dict)
+
+    def column(self, table: str, name: str) -> np.ndarray:
+        """Return a column as a numpy array."""
+        return column(self.tables[table], name)
+
+    def with_results(self, tables: Tables, facts: Mapping[str, object] | None = None) -> Run:
+        """Return a run that holds these tables and facts too."""
+        return Run({**self.tables, **tables}, {**self.facts, **(facts or {})})
+
+
+def column(table: pa.Table, name: str) -> np.ndarray:
+    """Return a column of a table as a numpy array.
+
+    Raises:
+        KeyError: The table has no such column.
+    """
+    chunked = table.column(name)
+    if chunked.num_chunks == 1:
+        return chunked.chunk(0).to_numpy(zero_copy_only=False)
+    return chunked.to_numpy()

@@ -1,0 +1,400 @@
+"""Names, dtypes and units: the one place that says what a column is.
+
+Two families: the **record layouts** of the trace format (``docs/format.md``
+section 2, mirrored by ``capture/native/st_format.h``) and the **tables** that
+flow through the pipeline. Columns carry their unit in their name: ``_ns``,
+``_bytes``, ``_tsc``.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, IntFlag
+
+import numpy as np
+
+FORMAT_NAME = "sigmatrace"
+FORMAT_VERSION = (1, 0)
+ITEM_MAGIC = bytes((0x95, 0xA4)) + b"STRC"
+ITEM_PREFIX_BYTES = 17
+ITEM_BODY_MAX_BYTES = 64 << 20
+UNKNOWN_PEER = 2**64 - 1
+
+
+class Item(IntEnum):
+    """Kind of a top-level item of a rank file (format.md section 1)."""
+
+    HEADER = 0
+    CHUNK = 1
+    OBJECT = 2
+    CLOCK = 3
+    END = 4
+
+
+class Schema(IntEnum):
+    """Number of a record layout (format.md section 2)."""
+
+    OP = 1
+    CHANNEL = 2
+    COMPLETION = 3
+    MARK = 4
+    AGGREGATE = 5
+    TARGET = 6
+
+
+class Op(IntEnum):
+    """What an operation does."""
+
+    SEND = 1
+    RECV = 2
+    PUT = 3
+    GET = 4
+    ATOMIC = 5
+    ATOMIC_FETCH = 6
+    FLUSH = 7
+    CANCEL = 8
+    PROBE = 9
+
+
+class OpFlag(IntFlag):
+    """Flags of an ``op`` record."""
+
+    SIZE_UNKNOWN = 1
+    ORDER_UNCERTAIN = 2
+    INLINE = 4
+    FAILED = 8
+    SYNC = 16
+
+
+class Kind(IntEnum):
+    """Kind of a channel."""
+
+    MSG = 1
+    TAG = 2
+    RMA = 3
+    AM = 4
+    STREAM = 5
+
+
+class Dir(IntEnum):
+    """Direction of a channel, seen from its own process."""
+
+    OUT = 1
+    IN = 2
+
+
+class Layer(IntEnum):
+    """API at which an operation was seen."""
+
+    OFI = 1
+    UCP = 2
+    UCT = 3
+
+
+class ChannelFlag(IntFlag):
+    """Flags of a ``channel`` record."""
+
+    HAS_TAG = 1
+    HAS_DATA = 2
+    OVERFLOW = 4
+    REPLY = 8
+
+
+class MarkKind(IntEnum):
+    """Kind of a ``mark`` record."""
+
+    BEGIN = 1
+    END = 2
+    COUNTER = 3
+    INSTANT = 4
+
+
+RECORDS: dict[Schema, np.dtype] = {
+    Schema.OP: np.dtype(
+        [
+            ("t_tsc", "<u8"),
+            ("size_bytes", "<u8"),
+            ("channel", "<u4"),
+            ("ordinal", "<u4"),
+            ("op", "u1"),
+            ("call", "u1"),
+            ("depth", "u1"),
+            ("flags", "u1"),
+            ("call_tsc", "<u4"),
+        ]
+    ),
+    Schema.CHANNEL: np.dtype(
+        [
+            ("t_tsc", "<u8"),
+            ("peer", "<u8"),
+            ("tag", "<u8"),
+            ("data", "<u8"),
+            ("id", "<u4"),
+            ("object", "<u4"),
+            ("kind", "u1"),
+            ("dir", "u1"),
+            ("layer", "u1"),
+            ("flags", "u1"),
+            ("thread_shared", "<u4"),
+        ]
+    ),
+    Schema.COMPLETION: np.dtype(
+        [
+            ("t_tsc", "<u8"),
+            ("size_bytes", "<u8"),
+            ("channel", "<u4"),
+            ("ordinal", "<u4"),
+            ("status", "<i4"),
+            ("op", "u1"),
+            ("call", "u1"),
+            ("depth", "u1"),
+            ("flags", "u1"),
+        ]
+    ),
+    Schema.MARK: np.dtype(
+        [("t_tsc", "<u8"), ("value", "<f8"), ("name", "<u4"), ("kind", "u1"), ("pad", "u1", (3,))]
+    ),
+    Schema.AGGREGATE: np.dtype(
+        [
+            ("count", "<u8"),
+            ("size_bytes", "<u8"),
+            ("channel", "<u4"),
+            ("op", "u1"),
+            ("depth", "u1"),
+            ("pad", "u1", (2,)),
+            ("size_log2_max", "u1"),
+            ("size_log2_min", "u1"),
+            ("pad2", "u1", (6,)),
+        ]
+    ),
+    Schema.TARGET: np.dtype(
+        [
+            ("raddr", "<u8"),
+            ("rkey", "<u8"),
+            ("context", "<u8"),
+            ("channel", "<u4"),
+            ("ordinal", "<u4"),
+        ]
+    ),
+}
+"""Record layouts, packed and little-endian, by schema number."""
+
+
+Columns = dict[str, dict[str, str]]
+"""Table name to column name to dtype, as numpy spells it ("u4", "i8", "f8", "str")."""
+
+INDEX_TABLES: Columns = {
+    # One row per process (rank file). `proc` is its number in the run: 0..n-1, ordered by
+    # (rank known first, rank, host, pid, start). `label` is what a user sees ("rank 3", "pid 812").
+    "processes": {
+        "proc": "i4",
+        "label": "str",
+        "rank": "i4",
+        "world": "i4",
+        "host": "str",
+        "boot_id": "str",
+        "pid": "i8",
+        "ppid": "i8",
+        "start_ns": "i8",
+        "run_id": "str",
+        "mode": "str",
+        "layers": "str",
+        "command": "str",
+        "tsc_hz": "u8",
+        "path": "str",
+        "end": "str",
+    },
+    # Threads that recorded something; `thread` is dense over the whole run.
+    "threads": {"thread": "u4", "proc": "i4", "tid": "u4", "name": "str"},
+    "clocks": {"proc": "i4", "tsc": "u8", "wall_ns": "i8", "width_tsc": "u8", "source": "str"},
+    # `channel` is dense over the whole run; `id` is the number in its process.
+    "channels": {
+        "channel": "u4",
+        "proc": "i4",
+        "id": "u4",
+        "object": "u4",
+        "peer": "u8",
+        "tag": "u8",
+        "data": "u8",
+        "kind": "u1",
+        "dir": "u1",
+        "layer": "u1",
+        "flags": "u1",
+    },
+    # Endpoint-like objects with canonical names that are equal at both ends ("" = unknown).
+    # `local`: its own name; `peer`: the other end's, of connected endpoints; `owner`: the
+    # object whose name is meant when this one has none (a ucp_ep's worker, a uct_ep's iface);
+    # `av`: the address vector that resolves its channels' `peer`.
+    "endpoints": {
+        "proc": "i4",
+        "object": "u4",
+        "layer": "u1",
+        "type": "str",
+        "local": "str",
+        "peer": "str",
+        "owner": "u4",
+        "av": "u4",
+        "depth": "u1",
+    },
+    "addresses": {"proc": "i4", "av": "u4", "addr": "u8", "name": "str"},
+    "names": {"proc": "i4", "name": "u4", "text": "str"},
+    "libraries": {
+        "proc": "i4",
+        "layer": "str",
+        "name": "str",
+        "version": "str",
+        "path": "str",
+        "how": "str",
+    },
+    "calls": {"call": "u1", "text": "str"},
+    # Everything that is not a whole, checksummed item: `what` is "damaged", "cut" or "unknown".
+    "damage": {"proc": "i4", "path": "str", "offset": "i8", "size_bytes": "i8", "what": "str"},
+}
+"""Whole-run tables that the index provides (object data only, no event bytes)."""
+
+EVENT_TABLES: Columns = {
+    "ops": {
+        "proc": "i4",
+        "thread": "u4",
+        "t_tsc": "u8",
+        "size_bytes": "u8",
+        "channel": "u4",
+        "ordinal": "u4",
+        "op": "u1",
+        "call": "u1",
+        "depth": "u1",
+        "flags": "u1",
+        "call_tsc": "u4",
+    },
+    "completions": {
+        "proc": "i4",
+        "thread": "u4",
+        "t_tsc": "u8",
+        "size_bytes": "u8",
+        "channel": "u4",
+        "ordinal": "u4",
+        "status": "i4",
+        "op": "u1",
+        "call": "u1",
+        "depth": "u1",
+        "flags": "u1",
+    },
+    "marks": {
+        "proc": "i4",
+        "thread": "u4",
+        "t_tsc": "u8",
+        "value": "f8",
+        "name": "u4",
+        "kind": "u1",
+    },
+    "targets": {
+        "proc": "i4",
+        "thread": "u4",
+        "raddr": "u8",
+        "rkey": "u8",
+        "context": "u8",
+        "channel": "u4",
+        "ordinal": "u4",
+    },
+    "aggregates": {
+        "proc": "i4",
+        "thread": "u4",
+        "count": "u8",
+        "size_bytes": "u8",
+        "channel": "u4",
+        "op": "u1",
+        "depth": "u1",
+        "size_log2_min": "u1",
+        "size_log2_max": "u1",
+    },
+}
+"""Tables of a partition as the reader delivers them; stages add columns."""
+
+
+class Fate(IntEnum):
+    """What the matching can say of an operation (column ``ops.fate``)."""
+
+    MATCHABLE = 0
+    ONE_SIDED = 1
+    NOT_A_MESSAGE = 2
+    PEER_UNKNOWN = 3
+    PEER_NOT_TRACED = 4
+    SOURCE_AMBIGUOUS = 5
+    BYTE_STREAM = 6
+    TOO_MANY_CHANNELS = 7
+    RECEIVE_CANCELLED = 8
+
+
+NO_GROUP = 2**32 - 1
+
+STAGE_TABLES: Columns = {
+    # clock, topology, match: columns added to events. `t_ns` is Unix time; the run's fact
+    # `base_ns` is what exporters subtract. `src_proc`/`dst_proc`: -1 = unknown or not traced.
+    # `group`: the stream of messages that both ends share (NO_GROUP: none).
+    # `flow`: equal at both ends of a message, 0 = none.
+    "ops": {
+        "t_ns": "i8",
+        "call_ns": "i8",
+        "src_proc": "i4",
+        "dst_proc": "i4",
+        "group": "u4",
+        "fate": "u1",
+        "flow": "u8",
+    },
+    "completions": {"t_ns": "i8"},
+    "marks": {"t_ns": "i8"},
+    # topology: one row per channel, in the order of `channel`.
+    "routes": {
+        "channel": "u4",
+        "src_proc": "i4",
+        "dst_proc": "i4",
+        "src_name": "str",
+        "dst_name": "str",
+        "group": "u4",
+        "fate": "u1",
+    },
+    # clock: one row per process.
+    "clock_quality": {
+        "proc": "i4",
+        "pairs": "i4",
+        "bad_pairs": "i4",
+        "offset_ns": "i8",
+        "drift_ppm": "f8",
+        "error_ns": "f8",
+        "calibrated": "bool",
+    },
+    # match: one row per group that carried messages.
+    "messages": {
+        "group": "u4",
+        "src_proc": "i4",
+        "dst_proc": "i4",
+        "layer": "u1",
+        "kind": "u1",
+        "sent": "u8",
+        "received": "u8",
+        "matched": "u8",
+        "sent_bytes": "u8",
+        "received_bytes": "u8",
+        "uncertain": "u8",
+    },
+    # traffic: operations the application itself asked for have nested = 0.
+    "traffic": {
+        "src_proc": "i4",
+        "dst_proc": "i4",
+        "layer": "u1",
+        "op": "u1",
+        "nested": "u1",
+        "count": "u8",
+        "size_bytes": "u8",
+        "size_unknown": "u8",
+    },
+    # traffic over time, bins of the fact `bin_ns` from the fact `base_ns`; op as in `ops`.
+    "timeline": {
+        "bin": "u4",
+        "proc": "i4",
+        "layer": "u1",
+        "op": "u1",
+        "count": "u8",
+        "size_bytes": "u8",
+    },
+}
+"""Columns and whole-run tables that the built-in stages add."""

@@ -1,0 +1,1 @@
+"""Numba kernels on numpy arrays; no I/O, no Arrow."""

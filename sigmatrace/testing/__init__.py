@@ -1,0 +1,1 @@
+"""Test tools that ship with the package: synthetic runs with known truth."""
