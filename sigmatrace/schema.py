@@ -97,6 +97,7 @@ class ChannelFlag(IntFlag):
     HAS_DATA = 2
     OVERFLOW = 4
     REPLY = 8
+    TAG_UNKNOWN = 16
 
 
 class MarkKind(IntEnum):
@@ -119,7 +120,7 @@ RECORDS: dict[Schema, np.dtype] = {
             ("call", "u1"),
             ("depth", "u1"),
             ("flags", "u1"),
-            ("call_tsc", "<u4"),
+            ("aux", "<u4"),
         ]
     ),
     Schema.CHANNEL: np.dtype(
@@ -263,7 +264,7 @@ EVENT_TABLES: Columns = {
         "call": "u1",
         "depth": "u1",
         "flags": "u1",
-        "call_tsc": "u4",
+        "aux": "u4",
     },
     "completions": {
         "proc": "i4",
@@ -321,7 +322,7 @@ class Fate(IntEnum):
     SOURCE_AMBIGUOUS = 5
     BYTE_STREAM = 6
     TOO_MANY_CHANNELS = 7
-    RECEIVE_CANCELLED = 8
+    TAG_UNKNOWN = 8
 
 
 NO_GROUP = 2**32 - 1

@@ -95,9 +95,10 @@ static inline uint32_t st_ordinal_next(struct st_channel *channel, bool shared)
 static inline uint64_t st_now(void) { return __rdtsc(); }
 
 /* Each stores one record in the calling thread's segment (or, in mode aggregate, adds st_op
- * to the thread's counters). In `full`, call_tsc is saturated by the caller with st_span. */
+ * to the thread's counters). `aux`: format.md 2.1;
+ * the span of a call comes from st_span. */
 ST_API void st_op(uint64_t t_tsc, uint64_t size_bytes, uint32_t channel, uint32_t ordinal,
-                  uint8_t op, uint8_t call, uint8_t depth, uint8_t flags, uint32_t call_tsc);
+                  uint8_t op, uint8_t call, uint8_t depth, uint8_t flags, uint32_t aux);
 ST_API void st_completion(uint64_t t_tsc, uint64_t size_bytes, uint32_t channel, uint32_t ordinal,
                           int32_t status, uint8_t op, uint8_t call, uint8_t depth, uint8_t flags);
 ST_API void st_target(uint64_t raddr, uint64_t rkey, uint64_t context, uint32_t channel,
@@ -118,12 +119,12 @@ ST_API void st_leave(void);
 
 /* --- pending operations: from an application's context pointer to what was posted -------- */
 
+/* What a posted operation was. For a receive: object, peer (directed source), tag (with ST_TAG_UNKNOWN in flags
+ * when the receive is wild), order. For a send in mode full: channel and ordinal. */
 struct st_pending {
-    uint32_t channel, ordinal;
-    uint64_t size_bytes;
-    uint32_t object; /* local endpoint */
-    uint32_t order;  /* posting order on the endpoint, for ORDER_UNCERTAIN */
-    uint8_t op, call, depth, flags;
+    uint64_t size_bytes, tag, peer;
+    uint32_t object, order, channel, ordinal;
+    uint8_t op, call, kind, flags;
 };
 /* Lock-free map of bounded size. put: false when there is no room (counted as lost by the
  * core). take removes; peek does not (multi-receive buffers). */

@@ -45,14 +45,14 @@ enum st_op_flag {
 enum st_kind { ST_KIND_MSG = 1, ST_KIND_TAG, ST_KIND_RMA, ST_KIND_AM, ST_KIND_STREAM };
 enum st_dir { ST_OUT = 1, ST_IN };
 enum st_layer { ST_LAYER_OFI = 1, ST_LAYER_UCP, ST_LAYER_UCT, ST_LAYER_LAST };
-enum st_channel_flag { ST_HAS_TAG = 1, ST_HAS_DATA = 2, ST_OVERFLOW = 4, ST_REPLY = 8 };
+enum st_channel_flag { ST_HAS_TAG = 1, ST_HAS_DATA = 2, ST_OVERFLOW = 4, ST_REPLY = 8, ST_TAG_UNKNOWN = 16 };
 enum st_mark_kind { ST_MARK_BEGIN = 1, ST_MARK_END, ST_MARK_COUNTER, ST_MARK_INSTANT };
 
 struct st_op_record {
     uint64_t t_tsc, size_bytes;
     uint32_t channel, ordinal;
     uint8_t op, call, depth, flags;
-    uint32_t call_tsc;
+    uint32_t aux;
 } __attribute__((packed));
 
 struct st_channel_record {
