@@ -69,19 +69,23 @@ def flow_kernel(op, group, fate, ordinal, out_flow):
             out_flow[i] = 0
 
 
-@kernel(int64(U4R, U1R, U1R, U8R, U8R, I8W2, U8W2, I8W, I8W, I8W))
-def runs_kernel(channel, op, flags, flow, size_bytes, span, sums, out_key, out_begin, out_stop):
+@kernel(int64(U4R, U1R, U1R, U4R, U8R, U8R, I8W2, U8W2, I8W, I8W, I8W))
+def runs_kernel(
+    channel, op, flags, aux, flow, size_bytes, span, sums, out_key, out_begin, out_stop
+):
     """Collect which messages were seen, as runs of ordinals, and sum them by channel.
 
     Args:
         channel: ``(n,)`` u4, less the smallest one: indexes ``span`` and ``sums``.
         op: ``(n,)`` u1, ``schema.Op``.
         flags: ``(n,)`` u1, ``schema.OpFlag``.
+        aux: ``(n,)`` u4, of arrivals the posting order.
         flow: ``(n,)`` u8, 0 for rows that are left out.
         size_bytes: ``(n,)`` u8.
-        span: ``(2 * channels, 3)`` i8, filled with -1, scratch and output: open run's begin and
-            stop, and ``group * 2 + direction`` (0 sent, 1 received).
-            Row ``2 * channel + direction``.
+        span: ``(2 * channels, 7)`` i8, filled with -1, scratch and output, row
+            ``2 * channel + direction``: open run's begin and stop, ``group * 2 + direction``
+            (0 sent, 1 received), and of arrivals the smallest and largest ordinal, the
+            smallest and largest ``aux``.
         sums: ``(2 * channels, 4)`` u8, zeros, output: messages, bytes in two limbs (sum of the
             low 32 bits, sum of the high 32 bits: exact for 2^32 rows of any size), and
             uncertain ones (ORDER_UNCERTAIN (2) or FAILED (8)).
@@ -111,6 +115,15 @@ def runs_kernel(channel, op, flags, flow, size_bytes, span, sums, out_key, out_b
             span[cell, 0] = ordinal
             span[cell, 2] = (np.int64(flow[i] >> np.uint64(32)) - 1) * 2 + direction
         span[cell, 1] = ordinal + 1
+        if direction == 1:
+            posted = np.int64(aux[i])
+            if span[cell, 3] < 0:
+                span[cell, 3] = ordinal
+                span[cell, 5] = posted
+            span[cell, 3] = min(span[cell, 3], ordinal)
+            span[cell, 4] = max(span[cell, 4], ordinal)
+            span[cell, 5] = min(span[cell, 5], posted)
+            span[cell, 6] = max(span[cell, 6], posted)
         sums[cell, 0] += np.uint64(1)
         sums[cell, 1] += size_bytes[i] & low
         sums[cell, 2] += size_bytes[i] >> np.uint64(32)

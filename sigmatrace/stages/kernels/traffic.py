@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import int64
+from numba import int64, void
 
 from sigmatrace.stages.kernels.jit import I4R, I8R, I8W, U1R, U8R, U8W, U8W2, kernel
 
@@ -160,3 +160,20 @@ def bin_kernel(
         i += 1
     sums[out_key.size, 0] = np.uint64(cells)
     return i
+
+
+@kernel(void(U8R, U8W, I8W))
+def fill_kernel(key, table_key, table_cell):
+    """Enter keys into an empty hash table of the kernels above; cell k is that of ``key[k]``.
+
+    Args:
+        key: ``(cells,)`` u8, distinct, any order.
+        table_key: ``(slots,)`` u8, output; slots is a power of two above the cells.
+        table_cell: ``(slots,)`` i8, output, filled with -1.
+
+    Complexity O(n) expected.
+    """
+    for cell in range(key.size):
+        slot = _slot(key[cell], table_key, table_cell)
+        table_key[slot] = key[cell]
+        table_cell[slot] = cell
