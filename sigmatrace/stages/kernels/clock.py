@@ -1,4 +1,4 @@
-# mypy: allow-untyped-defs
+# mypy: allow-untyped-defs, allow-untyped-calls
 """Kernels of the clock stage: time stamp counter to Unix time."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# mypy: allow-untyped-defs
+# mypy: allow-untyped-defs, allow-untyped-calls
 """Kernels of the traffic stage: counts and bytes by key, in one pass, without a sort."""
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from sigmatrace.stages.kernels.jit import I4R, I8R, U1R, U8R, U8W, U8W2, kernel
 @kernel()
 def _slot(key, shift, table):
     """Return the slot of ``key`` in an open-addressing table, its own or the free one."""
-    slot = np.int64((key * np.uint64(0x9E3779B97F4A7C15)) >> shift)
+    slot = (key * np.uint64(0x9E3779B97F4A7C15)) >> shift
     while table[slot, 0] != key + np.uint64(1) and table[slot, 0] != 0:
-        slot = (slot + 1) & (table.shape[0] - 1)
+        slot = (slot + np.uint64(1)) & np.uint64(table.shape[0] - 1)
     return slot
 
 
@@ -87,7 +87,7 @@ def pair_kernel(
             table[slot, 1] = cells
             out_key[cells] = key
             cells += 1
-        cell = np.int64(table[slot, 1])
+        cell = table[slot, 1]
         sums[cell, 0] += one
         sums[cell, 1] += size_bytes[i] & low
         sums[cell, 2] += size_bytes[i] >> np.uint64(32)
@@ -156,7 +156,7 @@ def bin_kernel(
             table[slot, 1] = cells
             out_key[cells] = key
             cells += 1
-        cell = np.int64(table[slot, 1])
+        cell = table[slot, 1]
         sums[cell, 0] += one
         sums[cell, 1] += size_bytes[i] & low
         sums[cell, 2] += size_bytes[i] >> np.uint64(32)
