@@ -12,9 +12,11 @@ import numpy as np
 from sigmatrace.export import perfetto_packets as packets
 from sigmatrace.export.kernels import packets as kernel
 from sigmatrace.export.kernels.order import end_range, group_rows, sort_rows
+from sigmatrace.export.kernels.wire import SLACK_BYTES
 from sigmatrace.export.perfetto_tracks import BORDER, SEGMENT, Track, Tracks
 
 Text = Callable[[int], str]
+_Pair = tuple[np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ class PieceWriter:
         min_end, max_end = end_range(order, rows.begin_ns, rows.length_ns)
         sequence = self._tracks.sequence(self._number, rows.kind, thread)
         spare = self._tracks.lane(self._number, self._lanes)
-        stat = kernel.encode_track(
+        kernel.encode_track(
             order,
             rows.begin_ns,
             rows.length_ns,
@@ -122,12 +124,14 @@ class PieceWriter:
             self._base_ns,
             min_end,
             spare + 1,
-            np.frombuffer(packets.number(10, sequence), np.uint8),
+            _word(packets.number(10, sequence)),
             scratch.out,
             scratch.borders,
             scratch.iids,
             scratch.listed,
-        ).tolist()
+            scratch.room,
+        )
+        stat = scratch.room[0].tolist()
         head, track_at = self._head(rows, sequence, stat, scratch)
         self._describe_lanes(thread, spare, stat[kernel.LANES])
         start = self._file.tell()
@@ -180,13 +184,24 @@ class _Scratch:
     borders: tuple[np.ndarray, ...]
     iids: tuple[np.ndarray, ...]
     listed: tuple[np.ndarray, ...]
+    room: tuple[np.ndarray, np.ndarray, _Pair, _Pair]
 
     @classmethod
     def of(cls, rows: Rows, most: int, peers: int) -> _Scratch:
         keys = (int(rows.name.max(initial=0)) + 1, peers, int(rows.note.max(initial=0)) + 1)
+
+        def some() -> np.ndarray:
+            return np.empty(most, np.int64)
+
         return cls(
-            np.empty(most * kernel.ROW_BYTES, np.uint8),
-            tuple(np.empty(most, np.int64) for _ in range(3)),
+            np.empty(most * kernel.ROW_BYTES + SLACK_BYTES, np.uint8),
+            (some(), some(), some()),
             tuple(np.zeros(size, np.int32) for size in keys),
             tuple(np.empty(size, np.int64) for size in keys),
+            (np.zeros(kernel.STATS, np.int64), some(), (some(), some()), (some(), some())),
         )
+
+
+def _word(field: bytes) -> np.ndarray:
+    """Return at most 8 bytes as a little-endian number, and how many there are."""
+    return np.array([int.from_bytes(field, "little"), len(field)], np.uint64)
