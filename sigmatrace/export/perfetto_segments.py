@@ -16,6 +16,14 @@ from sigmatrace.export.kernels.wire import SLACK_BYTES
 from sigmatrace.export.perfetto_tracks import BORDER, SEGMENT, Track, Tracks
 
 Text = Callable[[int], str]
+_COUNTS = {
+    "slices": kernel.SLICES,
+    "instants": kernel.INSTANTS,
+    "flow_starts": kernel.FLOW_STARTS,
+    "flow_ends": kernel.FLOW_ENDS,
+    "displaced": kernel.DISPLACED,
+    "early": kernel.EARLY,
+}
 _Pair = tuple[np.ndarray, np.ndarray]
 
 
@@ -88,7 +96,7 @@ class PieceWriter:
     def __init__(
         self, number: int, file: BinaryIO, tracks: Tracks, peers: list[str], base_ns: int
     ) -> None:
-        self.counts: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter(dict.fromkeys(_COUNTS, 0))
         self._number = number
         self._file = file
         self._tracks = tracks
@@ -168,12 +176,8 @@ class PieceWriter:
         self._lanes += lanes + 1
 
     def _count(self, stat: list[int]) -> None:
-        self.counts["slices"] += stat[kernel.SLICES]
-        self.counts["instants"] += stat[kernel.INSTANTS]
-        self.counts["flow_starts"] += stat[kernel.FLOW_STARTS]
-        self.counts["flow_ends"] += stat[kernel.FLOW_ENDS]
-        self.counts["displaced"] += stat[kernel.DISPLACED]
-        self.counts["early"] += stat[kernel.EARLY]
+        for name, place in _COUNTS.items():
+            self.counts[name] += stat[place]
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ Field numbers and wire types are those of Perfetto's ``trace_packet.proto``, ``t
 and ``debug_annotation.proto``. All lengths fit one byte: a packet has at most ``ROW_BYTES`` bytes.
 """
 
-# mypy: allow-untyped-defs, allow-untyped-calls
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, call-arg, call-overload"
 
 from __future__ import annotations
 

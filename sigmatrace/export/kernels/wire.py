@@ -4,7 +4,7 @@ Every function writes at ``out[at]`` and may touch up to 8 bytes beyond what it 
 a buffer has that much room at its end.
 """
 
-# mypy: allow-untyped-defs, allow-untyped-calls
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, call-arg, call-overload"
 
 from __future__ import annotations
 
