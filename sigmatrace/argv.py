@@ -6,7 +6,6 @@ its flags before its overrides. Nobody should have to know that.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -112,7 +111,15 @@ def _paths(key: str, value: str, several: bool) -> str:
     parts = value.split(",") if several else [value]
     if not all(parts):
         raise ConfigError(f"{key}= is empty", "give a folder")
-    return ",".join(quote(os.path.expanduser(part)) for part in parts)
+    return ",".join(quote(_home(part)) for part in parts)
+
+
+def _home(path: str) -> str:
+    """Expand a leading ``~``, which shells leave alone behind ``+run=``."""
+    try:
+        return str(Path(path).expanduser()) if path.startswith("~") else path
+    except RuntimeError as error:
+        raise ConfigError(f"{path}: {error}", "write the path in full") from error
 
 
 def _searchpath(value: str) -> list[Path]:

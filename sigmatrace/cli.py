@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import sys
 import tempfile
 import traceback
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import hydra
 from hydra.errors import (
-    ConfigCompositionException,
     HydraException,
-    MissingConfigException,
-    OverrideParseException,
 )
 from omegaconf import DictConfig
-from omegaconf.errors import (ConfigAttributeError, ConfigKeyError, OmegaConfBaseException, ValidationError)
+from omegaconf.errors import (
+    OmegaConfBaseException,
+)
 from yaml import MarkedYAMLError
 
-from sigmatrace import argv, config
-from sigmatrace.errors import ConfigError, SigmaTraceError
+from sigmatrace import argv, config, mistakes
+from sigmatrace.errors import SigmaTraceError
 
 OWN_BUG, INTERRUPTED = 1, 130
 
@@ -55,7 +52,7 @@ def _run(command: argv.Command) -> None:
         try:
             entry(job)()
         except (HydraException, OmegaConfBaseException, MarkedYAMLError) as error:
-            raise explain(error, command.folders) from error
+            raise mistakes.explain(error, command.folders) from error
     if job.errors:
         raise job.errors[0]
 
@@ -75,9 +72,9 @@ class _Job:
         self.errors: list[Exception] = []
 
     def __call__(self, options: DictConfig) -> None:
-        from sigmatrace import api
-
         try:
+            from sigmatrace import api
+
             settings = config.check(options)
             if settings.plan:
                 print(api.plan(settings).text())
@@ -130,58 +127,3 @@ def _harmless_sweep(command: argv.Command) -> Iterator[list[str]]:
         yield [f"hydra.sweep.dir={argv.quote(folder)}"]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def explain(error: Exception, folders: Sequence[Path] = ()) -> SigmaTraceError:
-    """Return the user's mistake behind an error of Hydra or OmegaConf, with a hint."""
-    chain: list[BaseException] = [error]
-    while chain[-1].__cause__ is not None:
-        chain.append(chain[-1].__cause__)
-    for one in reversed(chain):
-        if isinstance(one, MissingConfigException):
-            return _unknown_choice(one, folders)
-        if isinstance(one, MarkedYAMLError):
-            mark = one.problem_mark
-            where = f"{mark.name}, line {mark.line + 1}" if mark else "a configuration file"
-            return ConfigError(f"{where} is not valid YAML", one.problem or "")
-        if isinstance(one, ConfigKeyError | ConfigAttributeError):
-            return _unknown_key(one)
-        if isinstance(one, ValidationError):
-            return ConfigError(f"option {one.full_key}: {_first(one.msg or one)}")
-    if isinstance(error, OverrideParseException):
-        return ConfigError(f"cannot read the option {error.override!r}", "see --help for the form")
-    if "Ambiguous value" in str(error):
-        return ConfigError(_first(error), "for several values write KEY=[A,B]")
-    if isinstance(error, ConfigCompositionException | HydraException):
-        missing = re.search(r"Could not override '([^']*)'\.?", str(error))
-        if missing:
-            return ConfigError(f"unknown option {missing[1]!r}", _known_groups(missing[1]))
-    return ConfigError(_first(error))
-
-
-def _first(error: object) -> str:
-    return str(error).strip().split("\n")[0]
-
-
-def _known_groups(key: str) -> str:
-    return config.suggest(key, [*config.GROUPS, "run", "out", "strict", "overwrite"])
-
-
-def _unknown_choice(error: MissingConfigException, folders: Sequence[Path]) -> ConfigError:
-    group, _, name = (error.missing_cfg_file or "").rpartition("/")
-    if not group:
-        return ConfigError(_first(error))
-    return ConfigError(
-        f"unknown {group} {name!r}", config.suggest(name, config.choices(group, folders))
-    )
-
-
-def _unknown_key(error: ConfigKeyError | ConfigAttributeError) -> ConfigError:
-    node = error.parent_node
-    known = [str(key) for key in node] if isinstance(node, DictConfig) else []
-    at, name = error.full_key or str(error.key), str(error.key)
-    group = at.rpartition(".")[0]
-    if group in config.GROUPS and name in config.choices(group):
-        return ConfigError(f"option {at!r} belongs to a choice of {group} that is not chosen", f"add {name} to {group}=[...]")
-    shown = [key for key in known if key not in ("_target_", "kind", "hydra")]
-    return ConfigError(f"unknown option {at!r}", config.suggest(name, shown))

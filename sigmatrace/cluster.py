@@ -6,7 +6,7 @@ import functools
 import importlib
 import os
 import uuid
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -42,8 +42,14 @@ class Cluster:
         if self.workers is not None and self.workers < 1:
             raise ConfigError("cluster.workers must be at least 1", f"it is {self.workers}")
 
-    def compute(self, graph: Graph, key: Hashable, counted: Sequence[Hashable], progress: Progress,
-                modules: Sequence[str] = ()) -> Any:
+    def compute(
+        self,
+        graph: Graph,
+        key: Hashable,
+        counted: Sequence[Hashable],
+        progress: Progress,
+        modules: Sequence[str] = (),
+    ) -> Any:
         """Compute one key of a graph.
 
         Args:

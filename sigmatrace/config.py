@@ -10,15 +10,14 @@ import difflib
 import importlib
 import importlib.util
 import inspect
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
-from omegaconf import DictConfig, OmegaConf
 from omegaconf import MISSING as REQUIRED
+from omegaconf import DictConfig, OmegaConf
 
 import sigmatrace
 from sigmatrace.errors import ConfigError
@@ -100,7 +99,7 @@ class Config:
     run_id: str | None = None
     strict: bool = False
     overwrite: bool = False
-    partition_mb: int = 16
+    partition_mb: int = 12
     plan: bool = False
     stage: dict[str, Any] = field(default_factory=dict)
     export: dict[str, Any] = field(default_factory=dict)
@@ -143,9 +142,41 @@ def register() -> None:
             store.store(group=group, name=name, node=schema)
 
 
+def compose(words: Sequence[str]) -> Settings:
+    """Compose and check a configuration outside of a command line.
+
+    Args:
+        words: Options as on the command line.
+
+    Raises:
+        ConfigError: An option is unknown or has an impossible value.
+    """
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    from sigmatrace import argv, mistakes
+
+    command = argv.parse(words)
+    register()
+    before = dict(GlobalHydra.instance().__dict__)
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(folder()), version_base="1.3"):
+            return check(hydra_compose("config", command.overrides))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise mistakes.explain(error, command.folders) from error
+    finally:
+        GlobalHydra.instance().__dict__.update(before)
+
+
 def choices(group: str, folders: Iterable[Path] = ()) -> list[str]:
     """Return the names that a group offers, with those of a user's own folders."""
-    return sorted({path.stem for at in (folder(), *folders) for path in (at / group).glob("*.yaml")})
+    return sorted(
+        {path.stem for at in (folder(), *folders) for path in (at / group).glob("*.yaml")}
+    )
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
@@ -199,13 +230,15 @@ def check(config: DictConfig) -> Settings:
         raise ConfigError("partition_mb must be at least 1", f"it is {config.partition_mb}")
     options = OmegaConf.to_container(config, resolve=True, throw_on_missing=False)
     assert isinstance(options, dict)
-    run, out = ("" if config.plan and options[at] == "???" else options[at] for at in ("run", "out"))
+    run, out = (
+        "" if config.plan and options[at] == "???" else options[at] for at in ("run", "out")
+    )
     if run == "" and not config.plan:
         raise ConfigError("run= is empty", "give the folder of the trace files")
     if out == "":
         raise ConfigError("out= is empty", "give a folder, or leave it out")
-    base = Path(os.path.abspath(run))
-    place = Path(os.path.abspath(out)) if out is not None else base / "sigmatrace-out"
+    base = Path(run).resolve()
+    place = Path(out).resolve() if out is not None else base / "sigmatrace-out"
     return Settings(base, place, {str(key): value for key, value in options.items()})
 
 
@@ -239,14 +272,10 @@ def build(kind: str, chosen: Mapping[str, Mapping[str, Any]], bases: tuple[type,
         given = {key: value for key, value in arguments.items() if key != "_target_"}
         target = arguments.get("_target_")
         cls = _load(f"{kind}.{name}", target, bases)
-        known = [
-            key for key in inspect.signature(cls).parameters if key not in ("args", "kwargs")
-        ]
+        known = [key for key in inspect.signature(cls).parameters if key not in ("args", "kwargs")]
         for key in given:
             if key not in known:
-                raise ConfigError(
-                    f"unknown option '{kind}.{name}.{key}'", suggest(key, known)
-                )
+                raise ConfigError(f"unknown option '{kind}.{name}.{key}'", suggest(key, known))
         try:
             made.append(cls(**given))
         except (TypeError, ValueError) as error:

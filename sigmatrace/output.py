@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,17 @@ class Output:
         """Write a file of plain data into the staging folder."""
         text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
         (self.staging / name).write_text(text + "\n", encoding="utf-8", errors="replace")
+
+    def keep(self, names: Iterable[str]) -> None:
+        """Remove everything from the staging folder but these, the ledger and the record."""
+        kept = {Path(name).parts[0] for name in (*names, LEDGER, RUN)}
+        for path in self.staging.iterdir():
+            if path.name in kept:
+                continue
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
 
     def publish(self) -> None:
         """Move the finished output to its place; an old one is moved aside first, then removed.

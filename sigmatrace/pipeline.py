@@ -157,9 +157,7 @@ def correlate(
         exporter.name: _finish(exporter, pieces, run, staging)
         for exporter, pieces in zip(chosen.exporters, outcome.pieces, strict=True)
     }
-    return Correlated(
-        run, account(indexed.files, indexed.bases, outcome.loss), accounts, exported
-    )
+    return Correlated(run, account(indexed.files, indexed.bases, outcome.loss), accounts, exported)
 
 
 def _resolve(stage: Stage, summary: Any, run: Run, resolved: dict[str, Any]) -> Run:
@@ -198,8 +196,15 @@ def _compute(
     shared = Shared(work, work.staging)
     graph, key, counted = _graph(shared, work, indexed.partitions)
     modules = sorted(
-        {type(one).__module__ for one in (*(s for s, _ in work.stages), *work.summed,
-                                          *work.exchanges, *work.exporters)}
+        {
+            type(one).__module__
+            for one in (
+                *(s for s, _ in work.stages),
+                *work.summed,
+                *work.exchanges,
+                *work.exporters,
+            )
+        }
     )
     with Progress(what, len(counted), progress) as shown:
         outcome: _Outcome = cluster.compute(graph, key, counted, shown, modules)

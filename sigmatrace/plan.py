@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -192,7 +193,7 @@ def _cycle(start: str, waits: Mapping[str, Mapping[str, Column]], done: set[str]
     circle = path[path.index(name) :]
     links = (
         f"{user} requires {'.'.join(waits[user][maker])} of {maker}"
-        for user, maker in zip(circle, circle[1:], strict=False)
+        for user, maker in itertools.pairwise(circle)
     )
     return PipelineError(f"stages need each other: {', '.join(links)}", "break the cycle")
 

@@ -10,14 +10,14 @@ Options
   out=DIR              where the output goes                  default: RUN/sigmatrace-out
   export=NAME          perfetto, json, parquet, csv, matrix; several: export=[perfetto,json]
                                                               default: perfetto
-  stage=[NAME,...]     clock, topology, match, traffic, messages    default: all
+  stage=[NAME,...]     clock, topology, match, traffic (default), messages (one row per message)
   cluster=NAME         threads, processes, distributed        default: threads
                        cluster.workers=N; distributed: cluster.address=tcp://HOST:PORT
   preset=NAME          summary (json, csv), everything (all exporters)
   overwrite=true       replace an output that is already there
   strict=true          any lost or damaged data is an error
   run_id=ID            which run to read, when files of several lie in the folder
-  partition_mb=N       event bytes of a partition, MiB        default: 16
+  partition_mb=N       event bytes of a partition, MiB        default: 12
 
 Flags
   --plan               print the stages in order and the passes over the data; compute nothing
