@@ -24,7 +24,7 @@ from sigmatrace.cluster import Cluster
 from sigmatrace.config import Settings
 from sigmatrace.errors import ConfigError, DataLossError
 from sigmatrace.export.base import Exporter
-from sigmatrace.output import LEDGER, RUN, Output
+from sigmatrace.output import LEDGER, RUN, SUMMARY, Output
 from sigmatrace.partition import Run
 from sigmatrace.plan import Plan
 from sigmatrace.stages.base import Exchange, Stage
@@ -147,16 +147,18 @@ def execute(settings: Settings, *, progress: TextIO | None = None) -> Result:
         book = ledger.build(done.account, done.stages, done.exported)
         if settings.strict:
             _refuse_loss(book, settings.run)
+        files = {
+            name: tuple(output.place / file for file in one.files)
+            for name, one in done.exported.items()
+        }
+        hints = {name: one.hint for name, one in done.exported.items() if one.hint}
+        result = Result(done.run, book, output.place, files, hints)
+        output.keep(name for one in done.exported.values() for name in one.files)
         output.write_json(LEDGER, book)
         output.write_json(RUN, _record(settings))
-        output.keep([name for one in done.exported.values() for name in one.files])
+        output.write(SUMMARY, result.text())
         output.publish()
-    files = {
-        name: tuple(output.place / file for file in one.files)
-        for name, one in done.exported.items()
-    }
-    hints = {name: one.hint for name, one in done.exported.items() if one.hint}
-    return Result(done.run, book, output.place, files, hints)
+    return result
 
 
 def _refuse_damage(run: Run) -> None:

@@ -14,9 +14,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from sigmatrace.errors import OutputError
 
-LEDGER, RUN = "ledger.json", "run.json"
+LEDGER, RUN, SUMMARY = "ledger.json", "run.json", "summary.txt"
 
 
 class Output:
@@ -53,12 +55,22 @@ class Output:
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
         """Write a file of plain data into the staging folder."""
-        text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
-        (self.staging / name).write_text(text + "\n", encoding="utf-8", errors="replace")
+        self.write(name, json.dumps(value, indent=2, ensure_ascii=False, default=_plain))
+
+    def write(self, name: str, text: str) -> None:
+        """Write a text file into the staging folder.
+
+        Raises:
+            OutputError: The operating system refuses.
+        """
+        try:
+            (self.staging / name).write_text(text + "\n", encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise _unwritable(self.place, error) from error
 
     def keep(self, names: Iterable[str]) -> None:
-        """Remove everything from the staging folder but these, the ledger and the record."""
-        kept = {Path(name).parts[0] for name in (*names, LEDGER, RUN)}
+        """Remove everything else from the staging folder: pieces that are joined by now."""
+        kept = {Path(name).parts[0] for name in names}
         for path in self.staging.iterdir():
             if path.name in kept:
                 continue
@@ -103,6 +115,11 @@ class Output:
             raise OutputError(
                 f"output is already there: {place}", "add overwrite=true, or give out=DIR"
             )
+
+
+def _plain(value: object) -> object:
+    """Return what JSON has no word for: numpy's numbers as numbers, the rest as text."""
+    return value.item() if isinstance(value, np.generic) else str(value)
 
 
 def _unwritable(place: Path, error: OSError) -> OutputError:

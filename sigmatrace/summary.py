@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from sigmatrace import ledger
-from sigmatrace.export.amounts import byte_text, count_text, initiated
+from sigmatrace.export.amounts import byte_text, count_text, initiated, layer_text
 from sigmatrace.partition import Run
-from sigmatrace.schema import Layer
 
 TOP = 5
 
@@ -94,18 +93,17 @@ def _talkers(run: Run) -> Iterator[str]:
         return
     rows = initiated(run)
     labels = run.tables["processes"].column("label").to_pylist()
-    for layer in sorted({int(value) for value in rows["layer"]}):
-        name = Layer(layer).name.lower() if layer in Layer else f"layer {layer}"
-        here = rows["layer"] == layer
-        pairs: dict[tuple[int, int], np.ndarray] = {}
-        columns = (rows[key][here].tolist() for key in ("src_proc", "dst_proc"))
-        amounts = zip(rows["size_bytes"][here], rows["count"][here], strict=True)
-        for src, dst, amount in zip(*columns, amounts, strict=True):
-            pairs[src, dst] = pairs.get((src, dst), np.zeros(2, np.uint64)) + np.array(
-                amount, np.uint64
-            )
-        top = sorted(pairs.items(), key=lambda item: (-int(item[1][0]), item[0]))[:TOP]
-        for number, ((src, dst), (size, count)) in enumerate(top):
-            ends = " -> ".join(labels[at] if at >= 0 else "unknown" for at in (src, dst))
-            head = f"top {name}" if number == 0 else ""
-            yield f"{head:10} {ends}: {byte_text(int(size))} in {count_text(int(count))} operations"
+    for layer in np.unique(rows["layer"]):
+        here = {key: values[rows["layer"] == layer] for key, values in rows.items()}
+        pairs, which = np.unique(
+            np.stack([here["src_proc"], here["dst_proc"]]), axis=1, return_inverse=True
+        )
+        size_bytes, count = np.zeros((2, pairs.shape[1]), np.uint64)
+        np.add.at(size_bytes, which, here["size_bytes"])
+        np.add.at(count, which, here["count"])
+        top = np.argsort(-size_bytes.astype(np.float64), kind="stable")[:TOP]
+        for number, at in enumerate(top):
+            src, dst = (labels[proc] if proc >= 0 else "unknown" for proc in pairs[:, at])
+            head = f"top {layer_text(int(layer))}" if number == 0 else ""
+            amount = f"{byte_text(int(size_bytes[at]))} in {count_text(int(count[at]))} operations"
+            yield f"{head:10} {src} -> {dst}: {amount}"

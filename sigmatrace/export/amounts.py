@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sigmatrace.partition import Run
-from sigmatrace.schema import Op
+from sigmatrace.schema import Layer, Op
 
 INITIATORS = (Op.SEND, Op.PUT, Op.GET, Op.ATOMIC, Op.ATOMIC_FETCH)
 """Operations by which traffic is counted: a RECV is the other end of a SEND."""
@@ -44,3 +44,8 @@ def byte_text(value: float) -> str:
 def count_text(value: int) -> str:
     """Return a count with thin groups: ``1 234 567``."""
     return f"{value:,}".replace(",", " ")
+
+
+def layer_text(layer: int) -> str:
+    """Return the name of a layer; a number that is none names itself."""
+    return Layer(layer).name.lower() if layer in list(Layer) else f"layer {layer}"

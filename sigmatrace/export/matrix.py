@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sigmatrace.export.amounts import byte_text, count_text, initiated
+from sigmatrace.export.amounts import byte_text, count_text, initiated, layer_text
 from sigmatrace.export.base import Exported, Exporter, Piece
 from sigmatrace.partition import Run
-from sigmatrace.schema import STAGE_TABLES, Columns, Layer
+from sigmatrace.schema import STAGE_TABLES, Columns
 
 COLOURS = "viridis"
 LOG_SPREAD = 100
@@ -87,7 +87,7 @@ def matrices(run: Run, *, nested: bool = False) -> list[Matrix]:
     made = []
     for layer in layers or [0]:
         here = {key: values[rows["layer"] == layer] for key, values in rows.items()}
-        word = Layer(layer).name.lower() if layer in list(Layer) else f"layer {layer}"
+        word = layer_text(layer)
         suffix = f"-{word.replace(' ', '-')}" if len(layers) > 1 else ""
         seen = f" seen at {word}" if layers else ""
         levels = (("rank", np.arange(len(labels)), labels), ("host", by_host, hosts))
