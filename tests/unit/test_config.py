@@ -17,8 +17,9 @@ from sigmatrace.stages.base import Exchange, Stage
 def shipped():
     root = config.folder()
     return sorted(
-        path.relative_to(root) for group in ("stage", "export", "cluster") for path in
-        (root / group).glob("*.yaml")
+        path.relative_to(root)
+        for group in ("stage", "export", "cluster")
+        for path in (root / group).glob("*.yaml")
     )
 
 
@@ -41,7 +42,8 @@ def test_every_schema_is_shipped_and_is_the_constructor(group):
         options = {one.name: one.default for one in fields(schema) if one.name != "_target_"}
         parameters = inspect.signature(type(made)).parameters
         arguments = {
-            key: one.default for key, one in parameters.items()
+            key: one.default
+            for key, one in parameters.items()
             if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
         }
         assert options == arguments

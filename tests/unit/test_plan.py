@@ -106,8 +106,6 @@ def test_built_in_stages_fit_together():
     from sigmatrace.stages.topology import Topology
     from sigmatrace.stages.traffic import Traffic
 
-    made = plan.make(
-        [Traffic(), Match(), Messages(), Topology(), Clock()], [PerfettoExporter()]
-    )
+    made = plan.make([Traffic(), Match(), Messages(), Topology(), Clock()], [PerfettoExporter()])
     assert [one.name for one in made.stages] == ["clock", "topology", "match", "traffic"]
     assert made.passes == 1
