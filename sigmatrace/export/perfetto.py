@@ -133,7 +133,9 @@ class PerfettoExporter(Exporter):
             chosen = settle(summaries, tracks, base_ns)
             for path, settled in zip(paths, chosen, strict=True):
                 _append(out, path, settled, tracks)
-        total = sum((Counter(piece.counts) for piece in pieces), Counter(counts) + writer.counts)
+        total = Counter(counts)
+        for more in (writer.counts, *(piece.counts for piece in pieces)):
+            total.update(more)
         total["counters"] = traffic.uuid.size + own.uuid.size
         hint = f"open {OUTPUT} in Perfetto's viewer; its zero is Unix time {base_ns} ns"
         return Exported((OUTPUT,), dict(total), hint)

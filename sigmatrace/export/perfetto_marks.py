@@ -14,6 +14,7 @@ import numpy as np
 from sigmatrace.export import perfetto_packets as packets
 from sigmatrace.export.kernels.order import group_rows, pair_regions, sort_rows
 from sigmatrace.export.kernels.packets import COUNTER_BYTES, encode_counters
+from sigmatrace.export.kernels.wire import SLACK_BYTES
 from sigmatrace.export.perfetto_segments import Rows
 from sigmatrace.export.perfetto_tracks import Track, Tracks
 from sigmatrace.partition import Partition, Run
@@ -141,7 +142,7 @@ class Counters:
         Args:
             base_ns: Unix ns of the trace's zero, not after any value.
         """
-        out = np.empty(self.uuid.size * COUNTER_BYTES, np.uint8)
+        out = np.empty(self.uuid.size * COUNTER_BYTES + SLACK_BYTES, np.uint8)
         used = encode_counters(self.uuid, self.t_ns - base_ns, self.value, out)
         return self.described + out[:used].tobytes()
 
