@@ -46,6 +46,13 @@ ST_API void st_warn_once(bool *once, const char *format, ...) __attribute__((for
 /* Count something that could not be recorded, by reason (static string). */
 ST_API void st_lost(const char *reason, uint64_t n);
 
+/* --- for the Python side ------------------------------------------------------------- */
+
+ST_API uint32_t st_crc32c(uint32_t crc, const void *data, size_t size); /* crc: 0 to begin */
+ST_API uint64_t st_tsc(void);
+/* A reading of the TSC and of the clock that SIGMATRACE_CLOCK names; false when it cannot. */
+ST_API bool st_clock_pair(uint64_t *tsc, uint64_t *wall_ns, uint64_t *width_tsc);
+
 /* --- objects (low rate) ----------------------------------------------------------- */
 
 ST_API uint32_t st_object_id(void); /* a new id, from 1 */

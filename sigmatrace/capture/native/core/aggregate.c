@@ -1,0 +1,142 @@
+/* Mode aggregate: a hash table of rows in the thread's own areas. A level that is full is
+ * followed by a larger one; rows never move, so that the ring file is right at any instant. */
+#include <string.h>
+#include <sys/mman.h>
+
+#include "core.h"
+
+#define FIRST_ROWS 512u
+#define LAST_ROWS (256u << 10)
+#define WINDOW 8u
+
+/* channel, op, depth and two zero bytes as one number; never 0, because op is not. */
+static inline uint64_t *key_of(struct st_aggregate_record *row)
+{
+    return (uint64_t *)((uint8_t *)row + offsetof(struct st_aggregate_record, channel));
+}
+
+_Static_assert(offsetof(struct st_aggregate_record, channel) % 8 == 0, "the key is one word");
+
+static struct st_rows *add_level(struct st_thread *thread)
+{
+    if (thread->level_count == ST_AGGREGATE_LEVELS)
+        return NULL;
+    struct st_rows *level = &thread->levels[thread->level_count];
+    uint64_t capacity = FIRST_ROWS;
+    for (uint32_t i = 0; i < thread->level_count && capacity < LAST_ROWS; i++)
+        capacity *= 8;
+    struct st_area *area =
+        st_area_take(ST_SCHEMA_AGGREGATE, thread->tid, thread->seq[ST_SCHEMA_AGGREGATE],
+                     sizeof(struct st_aggregate_record), capacity);
+    if (!area)
+        return NULL;
+    thread->seq[ST_SCHEMA_AGGREGATE]++;
+    *level = (struct st_rows){(void *)(area->base + ST_RECORDS_AT), capacity - 1, area};
+    ((struct st_control *)area->base)->count = capacity;
+    __atomic_store_n(&thread->level_count, thread->level_count + 1, __ATOMIC_RELEASE);
+    return level;
+}
+
+static struct st_aggregate_record *find_in(struct st_rows *level, uint64_t key)
+{
+    uint64_t home = st_fold(key, 0x9e3779b97f4a7c15u);
+    for (uint64_t i = 0; i < WINDOW; i++) {
+        struct st_aggregate_record *row = &level->rows[(home + i) & level->mask];
+        uint64_t *word = key_of(row);
+        if (*word == key)
+            return row;
+        if (!*word) {
+            row->size_log2_min = UINT8_MAX;
+            *word = key;
+            return row;
+        }
+    }
+    return NULL;
+}
+
+static __attribute__((noinline)) struct st_aggregate_record *find_further(struct st_thread *thread,
+                                                                           uint64_t key)
+{
+    for (uint32_t i = 1; i < thread->level_count; i++) {
+        struct st_aggregate_record *row = find_in(&thread->levels[i], key);
+        if (row)
+            return row;
+    }
+    struct st_rows *level = add_level(thread);
+    return level ? find_in(level, key) : NULL;
+}
+
+void st_aggregate_add(uint64_t size_bytes, uint32_t channel, uint8_t op, uint8_t depth)
+{
+    struct st_thread *thread = st_thread_self();
+    if (ST_UNLIKELY(!thread)) {
+        st_process_refuse("operation after the recording had stopped");
+        return;
+    }
+    if (ST_UNLIKELY(thread->busy)) {
+        thread->dropped[ST_SCHEMA_AGGREGATE]++;
+        return;
+    }
+    thread->busy = 1;
+    ST_BARRIER();
+    uint64_t key = channel | (uint64_t)op << 32 | (uint64_t)depth << 40;
+    struct st_aggregate_record *row =
+        ST_LIKELY(thread->level_count) ? find_in(&thread->levels[0], key) : NULL;
+    if (ST_UNLIKELY(!row))
+        row = find_further(thread, key);
+    if (ST_LIKELY(row != NULL)) {
+        uint8_t bits = size_bytes ? (uint8_t)(64 - __builtin_clzll(size_bytes)) : 0;
+        row->size_bytes += size_bytes;
+        if (bits > row->size_log2_max)
+            row->size_log2_max = bits;
+        if (bits < row->size_log2_min)
+            row->size_log2_min = bits;
+        row->count++;
+    } else {
+        thread->dropped[ST_SCHEMA_AGGREGATE]++;
+    }
+    ST_BARRIER();
+    thread->busy = 0;
+}
+
+/* Writes the rows that are in use, and empties the level. */
+static bool write_level(struct st_thread *thread, struct st_rows *level)
+{
+    struct st_control *control = (struct st_control *)level->area->base;
+    size_t size = ST_FRAME_BYTES + (level->mask + 1) * sizeof(struct st_aggregate_record);
+    uint8_t *buffer = st_map(size);
+    if (!buffer)
+        return false;
+    struct st_chunk chunk = {.schema = ST_SCHEMA_AGGREGATE,
+                             .thread = thread->tid,
+                             .seq = control->seq,
+                             .dropped = thread->dropped[ST_SCHEMA_AGGREGATE]};
+    uint8_t *to = buffer + ST_FRAME_BYTES;
+    for (uint64_t i = 0; i <= level->mask; i++)
+        if (level->rows[i].count) {
+            memcpy(to, &level->rows[i], sizeof(level->rows[i]));
+            to += sizeof(level->rows[i]);
+            chunk.count++;
+        }
+    bool done = st_chunk_write(&chunk, buffer + ST_FRAME_BYTES);
+    if (done) {
+        thread->written[ST_SCHEMA_AGGREGATE] += chunk.count;
+        control->count = 0;
+    }
+    munmap(buffer, size);
+    return done;
+}
+
+bool st_aggregate_flush(struct st_thread *thread)
+{
+    /* The thread's end and the process's end may both come here: one takes the levels. */
+    uint32_t levels = __atomic_exchange_n(&thread->level_count, 0, __ATOMIC_ACQ_REL);
+    bool done = true;
+    for (uint32_t i = 0; i < levels; i++) {
+        if (!write_level(thread, &thread->levels[i]))
+            done = false;
+        else
+            st_area_give(thread->levels[i].area);
+    }
+    return done;
+}

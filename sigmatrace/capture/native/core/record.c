@@ -1,0 +1,165 @@
+/* The hot path: check, store, count. */
+#include "core.h"
+
+#define ST_INLINE static inline __attribute__((always_inline))
+
+/* Makes or empties the segment. Called with `busy` set. */
+static __attribute__((noinline, cold)) bool make_room(struct st_thread *thread, uint32_t schema)
+{
+    struct st_segment *segment = &thread->segments[schema];
+    st_clock_check();
+    bool done = segment->area ? st_segment_flush(thread, schema) : st_segment_make(thread, schema);
+    if (done && segment->control->count < segment->capacity)
+        return true;
+    segment->control->dropped = ++thread->dropped[schema];
+    return false;
+}
+
+static __attribute__((noinline, cold)) void drop_nested(struct st_thread *thread, uint32_t schema)
+{
+    uint64_t dropped = ++thread->dropped[schema];
+    if (thread->segments[schema].area)
+        thread->segments[schema].control->dropped = dropped;
+}
+
+static __attribute__((noinline, cold)) struct st_thread *enter_slow(uint32_t schema)
+{
+    struct st_thread *thread = st_thread_self();
+    if (!thread && __atomic_load_n(&st_process.state, __ATOMIC_RELAXED) == ST_STATE_FAILED) {
+        struct st_thread *known = st_thread_known();
+        if (known)
+            known->dropped[schema]++;
+        else
+            st_process_refuse("record after the recording had stopped");
+    }
+    return thread;
+}
+
+/* The calling thread with room for a record, marked busy; NULL when nothing can be stored. */
+ST_INLINE struct st_thread *enter(uint32_t schema)
+{
+    struct st_thread *thread = st_local.thread;
+    if (ST_UNLIKELY(st_local.generation != st_page->generation)) {
+        thread = enter_slow(schema);
+        if (!thread)
+            return NULL;
+    }
+    if (ST_UNLIKELY(thread->busy)) {
+        drop_nested(thread, schema);
+        return NULL;
+    }
+    thread->busy = 1;
+    ST_BARRIER();
+    struct st_segment *segment = &thread->segments[schema];
+    if (ST_UNLIKELY(segment->control->count >= segment->capacity) && !make_room(thread, schema)) {
+        ST_BARRIER();
+        thread->busy = 0;
+        return NULL;
+    }
+    return thread;
+}
+
+ST_INLINE void *slot(struct st_thread *thread, uint32_t schema)
+{
+    struct st_segment *segment = &thread->segments[schema];
+    return segment->records + segment->control->count * st_record_size[schema];
+}
+
+ST_INLINE void leave(struct st_thread *thread, uint32_t schema)
+{
+    struct st_control *control = thread->segments[schema].control;
+    ST_BARRIER(); /* the record is there before the count says so */
+    __atomic_store_n(&control->count, control->count + 1, __ATOMIC_RELEASE);
+    ST_BARRIER();
+    thread->busy = 0;
+}
+
+ST_INLINE void tick(uint64_t t_tsc)
+{
+    if (ST_UNLIKELY(t_tsc >= st_page->deadline))
+        st_clock_check();
+}
+
+void st_op(uint64_t t_tsc, uint64_t size_bytes, uint32_t channel, uint32_t ordinal, uint8_t op,
+           uint8_t call, uint8_t depth, uint8_t flags, uint32_t aux)
+{
+    if (ST_UNLIKELY(st_process.aggregates)) {
+        st_aggregate_add(size_bytes, channel, op, depth);
+        return;
+    }
+    struct st_thread *thread = enter(ST_SCHEMA_OP);
+    if (ST_UNLIKELY(!thread))
+        return;
+    struct st_op_record *record = slot(thread, ST_SCHEMA_OP);
+    *record = (struct st_op_record){t_tsc, size_bytes, channel, ordinal, op, call, depth, flags,
+                                    aux};
+    leave(thread, ST_SCHEMA_OP);
+    tick(t_tsc);
+}
+
+void st_completion(uint64_t t_tsc, uint64_t size_bytes, uint32_t channel, uint32_t ordinal,
+                   int32_t status, uint8_t op, uint8_t call, uint8_t depth, uint8_t flags)
+{
+    if (st_mode() != ST_MODE_FULL)
+        return;
+    struct st_thread *thread = enter(ST_SCHEMA_COMPLETION);
+    if (ST_UNLIKELY(!thread))
+        return;
+    struct st_completion_record *record = slot(thread, ST_SCHEMA_COMPLETION);
+    *record = (struct st_completion_record){t_tsc,  size_bytes, channel, ordinal, status,
+                                            op,     call,       depth,   flags};
+    leave(thread, ST_SCHEMA_COMPLETION);
+    tick(t_tsc);
+}
+
+void st_target(uint64_t raddr, uint64_t rkey, uint64_t context, uint32_t channel, uint32_t ordinal)
+{
+    if (st_mode() != ST_MODE_FULL)
+        return;
+    struct st_thread *thread = enter(ST_SCHEMA_TARGET);
+    if (ST_UNLIKELY(!thread))
+        return;
+    struct st_target_record *record = slot(thread, ST_SCHEMA_TARGET);
+    *record = (struct st_target_record){raddr, rkey, context, channel, ordinal};
+    leave(thread, ST_SCHEMA_TARGET);
+}
+
+void st_mark(uint64_t t_tsc, double value, uint32_t name, uint8_t kind)
+{
+    struct st_thread *thread = enter(ST_SCHEMA_MARK);
+    if (ST_UNLIKELY(!thread))
+        return;
+    struct st_mark_record *record = slot(thread, ST_SCHEMA_MARK);
+    *record = (struct st_mark_record){.t_tsc = t_tsc, .value = value, .name = name, .kind = kind};
+    leave(thread, ST_SCHEMA_MARK);
+    tick(t_tsc);
+}
+
+bool st_channel_store(const struct st_channel_record *from)
+{
+    struct st_thread *thread = st_thread_self();
+    /* In a signal handler the segment may be in use, but the channel must be described. */
+    if (!thread || thread->busy)
+        return st_process_open() && st_chunk_write_direct(ST_SCHEMA_CHANNEL, from, 1);
+    thread = enter(ST_SCHEMA_CHANNEL);
+    if (!thread)
+        return false;
+    struct st_channel_record *record = slot(thread, ST_SCHEMA_CHANNEL);
+    *record = *from;
+    leave(thread, ST_SCHEMA_CHANNEL);
+    return true;
+}
+
+uint8_t st_enter(void)
+{
+    uint8_t depth = st_local.depth;
+    if (ST_LIKELY(depth < UINT8_MAX))
+        st_local.depth = depth + 1;
+    return depth;
+}
+
+void st_leave(void)
+{
+    if (ST_LIKELY(st_local.depth))
+        st_local.depth--;
+}

@@ -1,0 +1,149 @@
+/* The real function behind a wrapper. dlsym itself may be wrapped by a layer, so that libc's
+ * own is looked up in libc's symbol table. Answers inside SigmaTrace's libraries are refused. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <elf.h>
+#include <errno.h>
+#include <link.h>
+#include <string.h>
+
+#include "core.h"
+
+#define HIDDEN_VERSION 0x8000u
+
+typedef void *(*dlsym_function)(void *, const char *);
+
+struct wanted {
+    const char *object, *symbol;
+    void *found;
+};
+
+static bool is_object(const char *path, const char *start)
+{
+    const char *base = strrchr(path, '/');
+    return !strncmp(base ? base + 1 : path, start, strlen(start));
+}
+
+static const void *table_of(const struct dl_phdr_info *info, const ElfW(Dyn) *dynamic, ElfW(Sxword) tag)
+{
+    for (; dynamic->d_tag != DT_NULL; dynamic++)
+        if (dynamic->d_tag == tag) {
+            ElfW(Addr) at = dynamic->d_un.d_ptr; /* glibc has relocated it, except in the vdso */
+            return (const void *)(at < info->dlpi_addr ? at + info->dlpi_addr : at);
+        }
+    return NULL;
+}
+
+static uint32_t gnu_hash(const char *name)
+{
+    uint32_t hash = 5381;
+    for (; *name; name++)
+        hash = hash * 33 + (uint8_t)*name;
+    return hash;
+}
+
+/* The default version of a symbol, by the object's GNU hash table. */
+static int look_in(struct dl_phdr_info *info, size_t size, void *data)
+{
+    struct wanted *wanted = data;
+    const ElfW(Dyn) *dynamic = NULL;
+    (void)size;
+    if (!is_object(info->dlpi_name, wanted->object))
+        return 0;
+    for (int i = 0; i < info->dlpi_phnum; i++)
+        if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
+            dynamic = (const void *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
+    if (!dynamic)
+        return 0;
+    const uint32_t *table = table_of(info, dynamic, DT_GNU_HASH);
+    const ElfW(Sym) *symbols = table_of(info, dynamic, DT_SYMTAB);
+    const char *strings = table_of(info, dynamic, DT_STRTAB);
+    const uint16_t *versions = table_of(info, dynamic, DT_VERSYM);
+    if (!table || !symbols || !strings)
+        return 0;
+    uint32_t buckets = table[0], first = table[1], bloom = table[2], hash = gnu_hash(wanted->symbol);
+    const uint32_t *bucket = (const uint32_t *)((const ElfW(Addr) *)(table + 4) + bloom);
+    const uint32_t *chain = bucket + buckets - first;
+    for (uint32_t i = bucket[hash % buckets]; i >= first; i++) {
+        if ((chain[i] | 1) == (hash | 1) && symbols[i].st_shndx != SHN_UNDEF &&
+            !strcmp(strings + symbols[i].st_name, wanted->symbol) &&
+            !(versions && versions[i] & HIDDEN_VERSION)) {
+            wanted->found = (void *)(info->dlpi_addr + symbols[i].st_value);
+            return 1;
+        }
+        if (chain[i] & 1)
+            break;
+    }
+    return 0;
+}
+
+static dlsym_function real_dlsym(void)
+{
+    static dlsym_function found;
+    dlsym_function known = __atomic_load_n(&found, __ATOMIC_RELAXED);
+    static const char *const objects[] = {"libc.so", "libdl.so"}; /* libdl: before glibc 2.34 */
+    for (size_t i = 0; !known && i < 2; i++) {
+        struct wanted wanted = {.object = objects[i], .symbol = "dlsym"};
+        dl_iterate_phdr(look_in, &wanted);
+        memcpy(&known, &wanted.found, sizeof(known));
+    }
+    if (!known)
+        known = dlsym;
+    __atomic_store_n(&found, known, __ATOMIC_RELAXED);
+    return known;
+}
+
+/* NULL when the address lies in one of SigmaTrace's own libraries. */
+static void *foreign(void *address)
+{
+    Dl_info info;
+    bool ours = address && dladdr(address, &info) && is_object(info.dli_fname, "libsigmatrace");
+    return ours ? NULL : address;
+}
+
+/* Each loaded object in load order: for a wrapper that RTLD_NEXT leads to itself. */
+static void *walk_objects(dlsym_function look, const char *name)
+{
+    struct link_map *map = NULL;
+    void *self = dlopen(NULL, RTLD_LAZY | RTLD_NOLOAD);
+    void *found = NULL;
+    if (!self || dlinfo(self, RTLD_DI_LINKMAP, &map))
+        return NULL;
+    for (; map && !found; map = map->l_next) {
+        if (!*map->l_name || is_object(map->l_name, "libsigmatrace"))
+            continue;
+        void *handle = dlopen(map->l_name, RTLD_LAZY | RTLD_NOLOAD);
+        if (!handle)
+            continue;
+        found = foreign(look(handle, name));
+        dlclose(handle);
+    }
+    dlclose(self);
+    return found;
+}
+
+static void *in_scope_of(dlsym_function look, const char *name, const void *return_address)
+{
+    Dl_info info;
+    if (!return_address || !dladdr(return_address, &info) || !info.dli_fname)
+        return NULL;
+    void *handle = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+    if (!handle)
+        return NULL;
+    void *found = foreign(look(handle, name));
+    dlclose(handle);
+    return found;
+}
+
+void *st_next_symbol(const char *name, const void *return_address)
+{
+    int saved = errno;
+    dlsym_function look = real_dlsym();
+    void *found = strcmp(name, "dlsym") ? foreign(look(RTLD_NEXT, name)) : (void *)look;
+    if (!found)
+        found = in_scope_of(look, name, return_address);
+    if (!found)
+        found = walk_objects(look, name);
+    errno = saved;
+    return found;
+}
