@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -116,9 +118,9 @@ def _main(options: argparse.Namespace) -> process.Ended | int:
     if command:
         process.resolve(command[0], base.get("PATH", os.defpath))
     shims = _shims()
+    made = _prepare(settings.out)
+    settings = _same_run(settings, options.append)
     _warn_missing(settings, shims)
-    _prepare(settings.out)
-    settings = _same_run(settings, base, options)
     changes = _compose(settings, shims, base, command)
     if options.print_env:
         print("\n".join(env.export_lines(changes)))
@@ -127,6 +129,9 @@ def _main(options: argparse.Namespace) -> process.Ended | int:
     begin_ns = time.time_ns()
     ended = process.run(command, {**base, **changes})
     _report(command, settings, base, ended, begin_ns)
+    if made and not under_launcher(base):  # else another rank may be about to write
+        with contextlib.suppress(OSError):
+            settings.out.rmdir()  # only if it is empty
     return ended
 
 
@@ -211,7 +216,9 @@ def _warn_missing(settings: env.Settings, shims: env.Shims) -> None:
         _say(f"warning: not built here, so not traced: {', '.join(missing)}; see {_NAME} --check")
 
 
-def _prepare(folder: Path) -> None:
+def _prepare(folder: Path) -> bool:
+    """Make the output folder; return whether it was not there before."""
+    existed = folder.is_dir()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:
@@ -220,14 +227,11 @@ def _prepare(folder: Path) -> None:
         raise OutputError(f"{folder}: {error.strerror}", "choose another with -o") from error
     if not os.access(folder, os.W_OK | os.X_OK):
         raise OutputError(f"{folder} is not writable", "choose another with -o")
+    return not existed
 
 
-def _same_run(
-    settings: env.Settings, base: Mapping[str, str], options: argparse.Namespace
-) -> env.Settings:
+def _same_run(settings: env.Settings, append: bool) -> env.Settings:
     """Make sure that the folder holds one run only."""
-    from dataclasses import replace
-
     if not any(settings.out.glob("*.msgpack")):
         return settings
     from sigmatrace.capture.captured import first_run_id
@@ -235,7 +239,7 @@ def _same_run(
     present = first_run_id(settings.out)
     if present is None or present == settings.run_id:
         return settings
-    if options.append:
+    if append:
         return replace(settings, run_id=present)
     raise OutputError(
         f"{settings.out} already holds trace files of another run",
@@ -262,7 +266,7 @@ def _report(
         reasons = diagnose.nothing_hooked(command, settings.layers, base)
         _say("\n".join(["warning: nothing was hooked", *reasons]))
         return
-    shown = report.lines(found, settings.out)
+    shown = report.lines(found, _as_written(settings.out))
     _say("\n".join(shown[:-1] if one_rank else shown))
     if not any(one.operations for one in found):
         ranks = any(one.rank >= 0 for one in found)
@@ -270,11 +274,14 @@ def _report(
         _say("\n".join(["warning: no operation was recorded", *reasons]))
 
 
+def _as_written(folder: Path) -> Path:
+    """Return the short way to a folder below the current one."""
+    return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+
+
 def _say(text: str) -> None:
     """Write lines to stderr in one piece, so that those of other ranks do not mix in."""
     lines = [f"{_NAME}: {line}\n" for line in text.splitlines()]
-    try:
+    with contextlib.suppress(OSError):  # nobody reads it; the exit status still counts
         sys.stderr.write("".join(lines))
         sys.stderr.flush()
-    except OSError:
-        pass  # nobody reads it; the command's exit status still counts

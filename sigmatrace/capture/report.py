@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,7 +90,7 @@ def total(captured: Sequence[Captured]) -> str:
 
 def next_command(folder: Path) -> str:
     """Return how to go on."""
-    return f"next: sigmatrace-pipeline '+run={folder}' export=perfetto"
+    return f"next: sigmatrace-pipeline {shlex.quote(f'+run={folder}')} export=perfetto"
 
 
 def descendants(captured: Sequence[Captured], host: str, pid: int) -> list[Captured]:
