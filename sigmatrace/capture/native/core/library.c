@@ -12,8 +12,7 @@
 #define CALLS 256u
 
 struct library {
-    char name[64], version[64], path[512];
-    const char *how;
+    char name[64], version[64], path[512], how[16];
     enum st_layer layer;
     int filled, emitted;
 };
@@ -72,10 +71,11 @@ bool st_library_seen(enum st_layer layer, const char *name, const char *version,
     if (st_mode() == ST_MODE_OFF || layer >= ST_LAYER_LAST)
         return false;
     int saved = errno;
-    struct library wanted = {.how = how ? how : "", .layer = layer};
+    struct library wanted = {.layer = layer};
     snprintf(wanted.name, sizeof(wanted.name), "%s", name ? name : "");
     snprintf(wanted.version, sizeof(wanted.version), "%s", version ? version : "");
     snprintf(wanted.path, sizeof(wanted.path), "%s", path ? path : "");
+    snprintf(wanted.how, sizeof(wanted.how), "%s", how ? how : "");
     if (!known(layer, wanted.name, wanted.path)) {
         uint32_t at = __atomic_fetch_add(&library_count, 1, __ATOMIC_ACQ_REL);
         if (at < LIBRARIES) {
