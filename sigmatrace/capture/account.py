@@ -1,0 +1,218 @@
+"""What became of every byte and every record: the reader's part of the ledger."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sigmatrace.capture.index import FileIndex, LostChunk
+from sigmatrace.capture.items import CUT, DAMAGED, WHOLE
+from sigmatrace.capture.merge import ProcessBase
+from sigmatrace.capture.read import ReadLoss
+from sigmatrace.capture.tables import rows
+from sigmatrace.schema import Schema
+
+
+@dataclass
+class SchemaAccount:
+    """Records of one schema, over the run.
+
+    Over the files with an end item,
+    ``written + surplus = read + damaged + bad_channel + missing``.
+
+    Attributes:
+        written: As the end items say.
+        read: From files with an end item (ring files included).
+        read_open: From files without one (cut, killed, replaced, or still running).
+        damaged: In chunks of files with an end item that were found but cannot be read.
+        damaged_open: The same for files without an end item.
+        bad_channel: Left out because their channel does not exist.
+        missing: Written, as the end item says, but not found.
+        surplus: Found beyond what the end item says.
+        dropped: Dropped at capture.
+        gap_chunks: Chunks that are missing in the numbering of their threads.
+    """
+
+    written: int = 0
+    read: int = 0
+    read_open: int = 0
+    damaged: int = 0
+    damaged_open: int = 0
+    bad_channel: int = 0
+    missing: int = 0
+    surplus: int = 0
+    dropped: int = 0
+    gap_chunks: int = 0
+
+
+@dataclass
+class FileAccount:
+    """Bytes of one file: ``size_bytes = whole + damaged + cut + foreign``.
+
+    Attributes:
+        proc: Number of its process, -1 for files that were left out.
+    """
+
+    path: str
+    proc: int
+    size_bytes: int
+    whole: int = 0
+    damaged: int = 0
+    cut: int = 0
+    foreign: int = 0
+
+
+@dataclass
+class Account:
+    """The reader's part of the ledger.
+
+    Attributes:
+        files: Bytes of each file.
+        schemas: Records by name of the schema ("op", "channel", ...).
+        lost_chunks: Chunks that were found but cannot be read.
+        lost_at_capture: What the processes could not record, by reason.
+        unknown: What was skipped because this reader does not know it, counted by what.
+        unknown_channel: Records that are in the tables without their channel being known.
+        unused_rows: Rows of aggregates that were never used; they are no records.
+        open_files: Files without an end item.
+    """
+
+    files: list[FileAccount]
+    schemas: dict[str, SchemaAccount]
+    lost_chunks: list[LostChunk]
+    lost_at_capture: dict[str, int] = field(default_factory=dict)
+    unknown: dict[str, int] = field(default_factory=dict)
+    unknown_channel: int = 0
+    unused_rows: int = 0
+    open_files: int = 0
+
+    def is_lossless(self) -> bool:
+        """Return whether nothing at all was lost, damaged, unknown or left out."""
+        totals = self.schemas.values()
+        lost = sum(x.missing + x.surplus + x.dropped + x.bad_channel for x in totals)
+        bad_bytes = sum(file.size_bytes - file.whole for file in self.files)
+        other = sum(self.lost_at_capture.values()) + sum(self.unknown.values())
+        return not (lost or bad_bytes or other or self.lost_chunks or self.unknown_channel)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain numbers and strings, with byte totals over all files."""
+        plain = asdict(self)
+        plain["lost_chunks"] = [chunk._asdict() for chunk in self.lost_chunks]
+        kinds = ("size_bytes", WHOLE, DAMAGED, CUT, "foreign")
+        plain["bytes"] = {kind: sum(getattr(file, kind) for file in self.files) for kind in kinds}
+        return plain
+
+
+def account(indexes: Sequence[FileIndex], bases: Sequence[ProcessBase], loss: ReadLoss) -> Account:
+    """Return the account of a run after all partitions have been read.
+
+    Args:
+        indexes: As given to ``merge``. Files of other runs do not count.
+        bases: As ``merge`` returned them.
+        loss: The sum over all partitions.
+    """
+    lost: dict[str, list[LostChunk]] = defaultdict(list)
+    for chunk in loss.chunks:
+        lost[chunk.path].append(chunk)
+    schemas = {schema: SchemaAccount() for schema in Schema}
+    files, unknown, at_capture = [], Counter[str](), Counter[str]()
+    all_lost = []
+    for base in bases:
+        index = indexes[base.index]
+        here = lost[index.path] + lost[index.ring]
+        files.append(_file(index, base.proc, here))
+        all_lost += index.lost + here
+        for schema, total in schemas.items():
+            _add(total, schema, index, base, loss, here)
+        unknown.update(index.unknown)
+        at_capture.update(index.end.lost if index.end else {})
+    files += [_file(index, -1, []) for index in indexes if index.problem]
+    return Account(
+        files=files,
+        schemas={schema.name.lower(): total for schema, total in schemas.items()},
+        lost_chunks=all_lost,
+        lost_at_capture=dict(at_capture),
+        unknown=dict(unknown),
+        unknown_channel=loss.unknown_channel,
+        unused_rows=loss.unused_rows,
+        open_files=sum(indexes[base.index].end is None for base in bases),
+    )
+
+
+def damage_rows(
+    indexes: Sequence[FileIndex], bases: Sequence[ProcessBase], loss: ReadLoss
+) -> pa.Table:
+    """Return the rows of table ``damage`` for chunks found lost while reading."""
+    procs = {indexes[base.index].path: base.proc for base in bases}
+    procs |= {indexes[base.index].ring: base.proc for base in bases}
+    return rows(
+        "damage", [(procs[x.path], x.path, x.offset, x.size_bytes, x.reason) for x in loss.chunks]
+    )
+
+
+def _file(index: FileIndex, proc: int, lost: Iterable[LostChunk]) -> FileAccount:
+    by_what = Counter[str]()
+    for _, size, what in index.damage:
+        by_what[what] += size
+    late = sum(chunk.size_bytes for chunk in lost)
+    return FileAccount(
+        path=index.path,
+        proc=proc,
+        size_bytes=index.size_bytes,
+        whole=index.whole_bytes - late,
+        damaged=by_what[DAMAGED] + late,
+        cut=by_what[CUT],
+        foreign=by_what["foreign"],
+    )
+
+
+def _add(
+    total: SchemaAccount,
+    schema: Schema,
+    index: FileIndex,
+    base: ProcessBase,
+    loss: ReadLoss,
+    lost: Iterable[LostChunk],
+) -> None:
+    """Add one process to the totals of a schema."""
+    key = base.proc, int(schema)
+    read = index.channel_rows if schema == Schema.CHANNEL else loss.read[key]
+    damaged = sum(x.records for x in (*index.lost, *lost) if x.schema == schema)
+    total.bad_channel += loss.bad_channel[key]
+    chunks = index.chunks[index.chunks["schema"] == schema]
+    total.gap_chunks += _gaps(chunks)
+    if index.end is None:
+        total.read_open += read
+        total.damaged_open += damaged
+        total.dropped += _dropped(chunks, {x.offset for x in lost})
+        return
+    written = index.end.written.get(schema, 0)
+    found = read + damaged + loss.bad_channel[key]
+    total.written += written
+    total.read += read
+    total.damaged += damaged
+    total.missing += max(0, written - found)
+    total.surplus += max(0, found - written)
+    total.dropped += index.end.dropped.get(schema, 0)
+
+
+def _gaps(chunks: np.ndarray) -> int:
+    """Return how many chunk numbers are missing below the largest of each thread."""
+    gaps = 0
+    for tid in np.unique(chunks["thread"]):
+        seqs = np.unique(chunks["seq"][chunks["thread"] == tid])
+        gaps += int(seqs[-1]) + 1 - len(seqs)
+    return gaps
+
+
+def _dropped(chunks: np.ndarray, lost: set[int]) -> int:
+    """Return the drops that the readable chunks of a file without an end item tell of."""
+    chunks = chunks[~np.isin(chunks["offset"], list(lost))]
+    return sum(
+        int(chunks["dropped"][chunks["thread"] == tid].max()) for tid in np.unique(chunks["thread"])
+    )

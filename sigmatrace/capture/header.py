@@ -1,0 +1,128 @@
+"""Who wrote a rank file: its header item, or, if that is damaged, its name."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sigmatrace.capture.items import ItemError
+from sigmatrace.capture.objects import integer, text
+from sigmatrace.errors import ChunkFormatError
+from sigmatrace.schema import FORMAT_NAME, FORMAT_VERSION, RECORDS
+
+_NAME = re.compile(r"(?P<host>.+)-(?P<pid>\d{1,10})-(?P<start>\d{1,19})\.msgpack")
+
+
+@dataclass(frozen=True)
+class Header:
+    """Facts of a process, as its rank file tells them.
+
+    Attributes:
+        run_id: "" when there was no launcher, None when the header is damaged.
+        rank: -1 when unknown, like ``world``.
+        calls: Names of API functions by number.
+        schemas: Schema numbers whose records this reader can read.
+    """
+
+    host: str
+    pid: int
+    start_ns: int
+    boot_id: str = ""
+    ppid: int = -1
+    run_id: str | None = None
+    rank: int = -1
+    world: int = -1
+    mode: str = ""
+    layers: str = ""
+    command: str = ""
+    tsc_hz: int = 0
+    calls: Mapping[int, str] = field(default_factory=dict)
+    schemas: frozenset[int] = frozenset(int(schema) for schema in RECORDS)
+
+
+def from_name(path: Path) -> Header | None:
+    """Return what a rank file's name tells, None if it is not ``HOST-PID-START.msgpack``."""
+    match = _NAME.fullmatch(path.name)
+    if match is None or int(match["start"]) >= 1 << 63:
+        return None
+    return Header(match["host"], int(match["pid"]), int(match["start"]))
+
+
+def from_item(fields: Mapping[str, Any], path: Path) -> Header:
+    """Return what a header item tells.
+
+    Raises:
+        ChunkFormatError: It has a major version that this reader does not know.
+        ItemError: It is the header of something else.
+    """
+    if fields.get("format") != FORMAT_NAME:
+        raise ItemError("not a SigmaTrace header")
+    _check_version(fields.get("version"), path)
+    layers = fields.get("layers")
+    return Header(
+        host=text(fields, "host"),
+        pid=integer(fields, "pid"),
+        start_ns=integer(fields, "start_ns", 63),
+        boot_id=text(fields, "boot_id"),
+        ppid=integer(fields, "ppid"),
+        run_id=text(fields, "run_id"),
+        rank=_signed(fields.get("rank")),
+        world=_signed(fields.get("world")),
+        mode=text(fields, "mode"),
+        layers=",".join(str(x) for x in layers) if isinstance(layers, list) else "",
+        command=_command(fields.get("command")),
+        tsc_hz=integer(fields, "tsc_hz", 64),
+        calls=_calls(fields.get("calls")),
+        schemas=_readable_schemas(fields.get("schemas")),
+    )
+
+
+def _check_version(version: object, path: Path) -> None:
+    is_pair = isinstance(version, list) and len(version) >= 2
+    if is_pair and version[0] == FORMAT_VERSION[0]:  # type: ignore[index]
+        return
+    shown = ".".join(str(x) for x in version[:3]) if isinstance(version, list) else str(version)
+    raise ChunkFormatError(
+        f"{path} has trace format version {shown[:40]}; this reader knows {FORMAT_VERSION[0]}.x",
+        "read it with the SigmaTrace version that recorded it, or a newer one",
+    )
+
+
+def _signed(value: object) -> int:
+    is_fit = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31
+    return value if is_fit else -1  # type: ignore[return-value]
+
+
+def _command(value: object) -> str:
+    return shlex.join(str(x) for x in value) if isinstance(value, list) else ""
+
+
+def _calls(value: object) -> dict[int, str]:
+    if not isinstance(value, dict):
+        return {}
+    numbered = {number(key): name for key, name in value.items() if isinstance(name, str)}
+    return {call: name for call, name in numbered.items() if 0 <= call < 256}
+
+
+def number(key: object) -> int:
+    """Return the number that a map's key spells, -1 if it spells none."""
+    is_decimal = isinstance(key, str) and key.isascii() and key.isdigit() and len(key) <= 9
+    return int(key) if is_decimal else -1  # type: ignore[arg-type]
+
+
+def _readable_schemas(value: object) -> frozenset[int]:
+    """Return the schemas whose records, as the file describes them, are of this reader's size."""
+    if not isinstance(value, dict):
+        return Header.schemas
+    return frozenset(
+        int(schema) for schema, dtype in RECORDS.items() if _size(value, schema) == dtype.itemsize
+    )
+
+
+def _size(described: Mapping[str, Any], schema: int) -> int:
+    one = described.get(str(int(schema)))
+    return integer(one, "size") if isinstance(one, dict) else 0

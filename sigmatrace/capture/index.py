@@ -1,0 +1,344 @@
+"""The index of one rank file: everything but the data of its events."""
+
+from __future__ import annotations
+
+import mmap
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from sigmatrace.capture import header as headers
+from sigmatrace.capture import items, ring
+from sigmatrace.capture.header import Header
+from sigmatrace.capture.objects import KNOWN_TYPES, integer, object_tables, text, thread_names
+from sigmatrace.errors import RunNotFoundError
+from sigmatrace.schema import ITEM_MAGIC, RECORDS, Item, Schema
+
+SUFFIX, RING_SUFFIX = ".msgpack", ".ring"
+FROM_FILE, FROM_RING = 0, 1
+
+CHUNK = np.dtype(
+    [
+        ("offset", "i8"),
+        ("size_bytes", "i8"),
+        ("data", "i8"),
+        ("count", "i8"),
+        ("seq", "u8"),
+        ("first_tsc", "u8"),
+        ("last_tsc", "u8"),
+        ("dropped", "u8"),
+        ("thread", "u4"),
+        ("schema", "u1"),
+        ("source", "u1"),
+        ("checked", "u1"),
+    ]
+)
+"""A chunk: ``offset`` and ``size_bytes`` of its item (or ring area), ``data`` of its records."""
+
+_SEQ, _THREAD, _SCHEMA = (list(CHUNK.fields or ()).index(x) for x in ("seq", "thread", "schema"))
+
+
+@dataclass(frozen=True)
+class End:
+    """Totals of a process, from its end item.
+
+    Attributes:
+        reason: Why the recording ended.
+        written: Records written by schema.
+        dropped: Records dropped by schema.
+        lost: What could not be recorded, by reason.
+    """
+
+    reason: str
+    written: Mapping[int, int]
+    dropped: Mapping[int, int]
+    lost: Mapping[str, int]
+
+
+class LostChunk(NamedTuple):
+    """A chunk whose records cannot be had.
+
+    Attributes:
+        path: Its file.
+        offset: Of its item (or ring area).
+        size_bytes: Of its item; 0 for a ring area.
+        schema: As its prefix says, like ``records``.
+        records: How many.
+        reason: "damaged", or "ring changed".
+    """
+
+    path: str
+    offset: int
+    size_bytes: int
+    schema: int
+    records: int
+    reason: str
+
+
+@dataclass
+class FileIndex:
+    """What is in a rank file (and its ring file), without the data of events.
+
+    Attributes:
+        path: The rank file.
+        size_bytes: Its size when it was read.
+        problem: "" or why nothing of it can be used: "foreign", "unreadable".
+        header: Facts of the process.
+        chunks: Readable chunks, dtype ``CHUNK``, by offset; those of the ring come last.
+        channels: Channel records, one per id, ordered by id.
+        channel_rows: Channel records read.
+        tables: ``objects.OBJECT_TABLES`` without the column ``proc``.
+        threads: Names of threads by kernel thread id.
+        clocks: Clock pairs as (tsc, wall_ns, width_tsc, source).
+        end: Totals, None if the file has no end item.
+        damage: (offset, bytes, what) of everything that is not a whole known item.
+        whole_bytes: Bytes in whole items.
+        lost: Chunks of channels that turned out damaged.
+        unknown: What was skipped because this reader does not know it, counted by what.
+    """
+
+    path: str
+    size_bytes: int
+    problem: str = ""
+    header: Header = field(default_factory=lambda: Header("", -1, 0))
+    chunks: np.ndarray = field(default_factory=lambda: np.empty(0, CHUNK))
+    channels: np.ndarray = field(default_factory=lambda: np.empty(0, RECORDS[Schema.CHANNEL]))
+    channel_rows: int = 0
+    tables: dict[str, pa.Table] = field(default_factory=lambda: object_tables({}, ""))
+    threads: dict[int, str] = field(default_factory=dict)
+    clocks: list[tuple[int, int, int, str]] = field(default_factory=list)
+    end: End | None = None
+    damage: list[tuple[int, int, str]] = field(default_factory=list)
+    whole_bytes: int = 0
+    lost: list[LostChunk] = field(default_factory=list)
+    unknown: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def ring(self) -> str:
+        """Path of the ring file beside the rank file."""
+        return str(Path(self.path).with_suffix(RING_SUFFIX))
+
+    def lose(self, offset: int, size: int, schema: int, count: int) -> None:
+        """Count a whole chunk as damaged after all."""
+        self.whole_bytes -= size
+        self.damage.append((offset, size, items.DAMAGED))
+        self.lost.append(LostChunk(self.path, offset, size, schema, count, "damaged"))
+
+
+def find_rank_files(folder: str | Path) -> list[Path]:
+    """Return the files of a run folder that are to be indexed, by name.
+
+    Foreign ``.msgpack`` files are among them when others are good: their index says so.
+
+    Raises:
+        RunNotFoundError: There is no such folder, or no trace file in it.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        what = "is not a folder" if folder.exists() else "does not exist"
+        raise RunNotFoundError(f"run folder {folder} {what}", "give the folder of a capture")
+    files = sorted(path for path in folder.glob(f"*{SUFFIX}") if path.is_file())
+    if any(_may_be_rank_file(path) for path in files):
+        return files
+    if not files:
+        raise RunNotFoundError(
+            f"no trace files (*{SUFFIX}) in {folder}",
+            "nothing was recorded there; see what sigmatrace-capture said",
+        )
+    raise RunNotFoundError(
+        f"no trace files in {folder}: {files[0].name}"
+        + (f" and {len(files) - 1} more" if len(files) > 1 else "")
+        + " are not of SigmaTrace's format",
+        "give the folder of a capture",
+    )
+
+
+def index_file(path: str | Path) -> FileIndex:
+    """Read a rank file without its event data.
+
+    Raises:
+        ChunkFormatError: The file has a major version that this reader does not know.
+    """
+    path = Path(path)
+    try:
+        with mapped(path) as data:
+            builder = _Builder(path, data)
+            builder.read_items()
+    except OSError:
+        return FileIndex(str(path), 0, "unreadable", damage=[(0, 0, "unreadable")])
+    with suppress(OSError), mapped(builder.index.ring) as data:
+        builder.read_ring(data)
+    return builder.finish()
+
+
+@contextmanager
+def mapped(path: str | Path) -> Iterator[items.FileData]:
+    """Map a file for reading; an empty file gives empty bytes.
+
+    Raises:
+        OSError: It cannot be opened.
+    """
+    with Path(path).open("rb") as file:
+        size = file.seek(0, 2)
+        if size == 0:
+            yield b""
+            return
+        # Not closed by hand: numpy views keep the mapping, and unmap it when they go.
+        yield mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+
+
+def _may_be_rank_file(path: Path) -> bool:
+    """Return whether a file begins as a rank file, or is named like one."""
+    if headers.from_name(path) is not None:
+        return True
+    try:
+        with path.open("rb") as file:
+            return file.read(len(ITEM_MAGIC)) == ITEM_MAGIC
+    except OSError:
+        return False
+
+
+class _Builder:
+    """Sorts the items of one file, and the segments of its ring."""
+
+    def __init__(self, path: Path, data: items.FileData) -> None:
+        self.data = data
+        self.path = path
+        self.index = FileIndex(str(path), len(data))
+        self.header: Header | None = None
+        self.objects: dict[int, dict[str, Any]] = {}
+        self.chunks: list[tuple[int, ...]] = []
+        self.channels: list[np.ndarray] = []
+
+    def read_items(self) -> None:
+        """Walk the rank file once."""
+        handlers: dict[int, Callable[[dict[str, Any]], None]] = {
+            Item.HEADER: self._header,
+            Item.OBJECT: self._object,
+            Item.CLOCK: self._clock,
+            Item.END: self._end,
+        }
+        for span in items.walk(self.data):
+            if span.what != items.WHOLE:
+                self.index.damage.append((span.offset, span.size, span.what))
+                continue
+            self.index.whole_bytes += span.size
+            try:
+                if span.kind == Item.CHUNK:
+                    self._chunk(span)
+                elif span.kind in handlers:
+                    handlers[span.kind](items.body(self.data, span))
+                else:
+                    raise items.ItemError(f"item kind {span.kind}")
+            except items.ItemError as error:
+                self.index.unknown[str(error)] += 1
+                self.index.damage.append((span.offset, span.size, "unknown"))
+
+    def read_ring(self, data: items.FileData) -> None:
+        """Add the segments of the ring file that are not in the rank file."""
+        written = {(chunk[_SCHEMA], chunk[_THREAD], chunk[_SEQ]) for chunk in self.chunks}
+        for segment in ring.tail(data, written):
+            first, last = ring.times(data, segment)
+            size = segment.records * RECORDS[Schema(segment.schema)].itemsize
+            row = (segment.offset, size, segment.first, segment.records, segment.seq, first, last)
+            key = segment.dropped, segment.thread, segment.schema, FROM_RING, True
+            self.chunks.append(row + key)
+            if segment.schema == Schema.CHANNEL:
+                self._take_channels(data, segment.first, segment.records)
+
+    def finish(self) -> FileIndex:
+        """Return the index of all that was read."""
+        index = self.index
+        header = self.header or headers.from_name(self.path)
+        begins_well = ITEM_MAGIC.startswith(bytes(self.data[: len(ITEM_MAGIC)]))
+        if header is None or not (begins_well or index.whole_bytes):
+            return FileIndex(
+                index.path, index.size_bytes, "foreign", damage=[(0, index.size_bytes, "foreign")]
+            )
+        index.header = header
+        index.chunks = np.array(self.chunks, CHUNK)
+        _leave_out_unknown_layouts(index)
+        if self.channels and Schema.CHANNEL in header.schemas:
+            rows = np.concatenate(self.channels)
+            index.channel_rows = len(rows)
+            index.channels = rows[np.unique(rows["id"], return_index=True)[1]]
+        index.tables = object_tables(self.objects, header.host)
+        index.threads = thread_names(self.objects)
+        return index
+
+    def _header(self, fields: dict[str, Any]) -> None:
+        header = headers.from_item(fields, self.path)
+        if self.header is not None:
+            raise items.ItemError("a second header")
+        self.header = header
+
+    def _chunk(self, span: items.Span) -> None:
+        chunk = span.chunk
+        if chunk is None:
+            raise items.ItemError("layout of a chunk")
+        if chunk.codec != 0:
+            raise items.ItemError(f"codec {chunk.codec}")
+        dtype = RECORDS.get(chunk.schema)  # type: ignore[call-overload]
+        if dtype is None:
+            raise items.ItemError(f"schema {chunk.schema}")
+        if chunk.records * dtype.itemsize != chunk.data_bytes:
+            raise items.ItemError(f"record size of schema {chunk.schema}")
+        first = span.offset + items.CHUNK_HEAD_BYTES
+        if chunk.schema == Schema.CHANNEL:
+            if not (span.checked or items.is_intact(self.data, span.offset, span.size)):
+                self.index.lose(span.offset, span.size, chunk.schema, chunk.records)
+                return
+            self._take_channels(self.data, first, chunk.records)
+        row = (span.offset, span.size, first, chunk.records, chunk.seq)
+        times = chunk.first_tsc, chunk.last_tsc
+        key = chunk.dropped, chunk.thread, chunk.schema, FROM_FILE, span.checked
+        self.chunks.append(row + times + key)
+
+    def _take_channels(self, data: items.FileData, first: int, count: int) -> None:
+        self.channels.append(np.frombuffer(data, RECORDS[Schema.CHANNEL], count, first).copy())
+
+    def _object(self, fields: dict[str, Any]) -> None:
+        number, kind = integer(fields, "id"), text(fields, "type")
+        if number == 0:
+            raise items.ItemError("an object without id")
+        if kind not in KNOWN_TYPES:
+            raise items.ItemError(f"object type {kind[:40]!r}")
+        self.objects.setdefault(number, {}).update(fields)
+
+    def _clock(self, fields: dict[str, Any]) -> None:
+        tsc, wall_ns = integer(fields, "tsc", 64), integer(fields, "wall_ns", 63)
+        if tsc == 0 or wall_ns == 0:
+            raise items.ItemError("a clock pair without readings")
+        pair = tsc, wall_ns, integer(fields, "width_tsc", 64), text(fields, "source")
+        self.index.clocks.append(pair)
+
+    def _end(self, fields: dict[str, Any]) -> None:
+        totals = fields.get("schemas")
+        lost = fields.get("lost")
+        if not isinstance(totals, dict):
+            raise items.ItemError("an end item without totals")
+        by_schema = {
+            headers.number(key): total for key, total in totals.items() if isinstance(total, dict)
+        }
+        self.index.end = End(
+            reason=text(fields, "reason"),
+            written={key: integer(total, "written", 64) for key, total in by_schema.items()},
+            dropped={key: integer(total, "dropped", 64) for key, total in by_schema.items()},
+            lost={key: integer(lost, key, 64) for key in lost} if isinstance(lost, dict) else {},
+        )
+
+
+def _leave_out_unknown_layouts(index: FileIndex) -> None:
+    """Keep the chunks whose records are, as the header describes them, laid out as here."""
+    known = np.isin(index.chunks["schema"], list(index.header.schemas))
+    for chunk in index.chunks[~known]:
+        index.unknown[f"layout of schema {chunk['schema']}"] += 1
+        if chunk["source"] == FROM_FILE:
+            index.damage.append((int(chunk["offset"]), int(chunk["size_bytes"]), "unknown"))
+    index.chunks = index.chunks[known]

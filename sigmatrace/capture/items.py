@@ -1,0 +1,230 @@
+"""The items of a rank file, and what is damaged between them (``docs/format.md`` section 1).
+
+Every byte of a file lies in exactly one span: a whole item, damage, or a cut tail.
+
+A chunk's data is not touched by ``walk`` when its **frame fits**: the fixed prefix is as the
+format says, its lengths agree with each other and with the record size, and it ends where the
+next item (or the file) does. No single wrong byte gives a frame that fits and misleads the walk.
+Such a chunk is one piece: if its checksum turns out wrong when the data is read, exactly its
+bytes are damaged. So the accounting is the same whether the data was read or not.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgpack
+
+from sigmatrace.capture.crc import crc32c
+from sigmatrace.schema import ITEM_BODY_MAX_BYTES, ITEM_MAGIC, ITEM_PREFIX_BYTES, RECORDS, Item
+
+FileData = bytes | mmap.mmap
+"""A whole file: read, or mapped."""
+
+WHOLE, DAMAGED, CUT = "whole", "damaged", "cut"
+
+_PREFIX = struct.Struct(">6sBIBBI")
+_CRC_FROM = 11
+_CHUNK = struct.Struct(">9sB8sI5sQ7sI11sQ10sQ9sQ7sB6sI")
+_CHUNK_KEYS = (
+    b"\x89\xa6schema\xcc",
+    b"\xa6thread\xce",
+    b"\xa3seq\xcf",
+    b"\xa5count\xce",
+    b"\xa9first_tsc\xcf",
+    b"\xa8last_tsc\xcf",
+    b"\xa7dropped\xcf",
+    b"\xa5codec\xcc",
+    b"\xa4data\xc6",
+)
+CHUNK_HEAD_BYTES = ITEM_PREFIX_BYTES + _CHUNK.size
+"""Bytes of a chunk item before its data."""
+_RECORD_BYTES = {int(schema): dtype.itemsize for schema, dtype in RECORDS.items()}
+_CODEC_RAW = 0
+_SEARCH_FACTOR = 64
+_SEARCH_SLACK_BYTES = 1 << 20
+
+
+class Chunk(NamedTuple):
+    """The prefix of a chunk: everything but its data."""
+
+    schema: int
+    thread: int
+    seq: int
+    records: int
+    first_tsc: int
+    last_tsc: int
+    dropped: int
+    codec: int
+    data_bytes: int
+
+
+class Span(NamedTuple):
+    """Some consecutive bytes of a rank file.
+
+    Attributes:
+        what: ``WHOLE``, ``DAMAGED`` or ``CUT``.
+        offset: Of the first byte.
+        size: Bytes.
+        kind: Kind of the item; -1 if it is not whole.
+        chunk: The prefix of a whole chunk of the format's layout.
+        checked: The checksum has been verified. Only chunks can be whole and unchecked.
+    """
+
+    what: str
+    offset: int
+    size: int
+    kind: int = -1
+    chunk: Chunk | None = None
+    checked: bool = False
+
+
+class ItemError(ValueError):
+    """The body of a whole item is not what the format says."""
+
+
+def walk(data: FileData, *, verify: bool = False) -> Iterator[Span]:
+    """Yield the spans of a rank file in order; together they cover every byte once.
+
+    Args:
+        data: The whole file.
+        verify: Also verify chunks whose frame fits, which reads all data.
+    """
+    view = memoryview(data)
+    search = _Search(data, view)
+    at = 0
+    while at < len(view):
+        span = _item_at(view, at, verify)
+        if span is not None:
+            yield span
+            at += span.size
+            continue
+        found = search.after(at)
+        end = found.offset if found else len(view)
+        is_cut = found is None and _reaches_beyond(view, at)
+        yield Span(CUT if is_cut else DAMAGED, at, end - at)
+        at = end
+        if found is not None:
+            yield found
+            at += found.size
+
+
+def body(data: FileData, span: Span) -> dict[str, Any]:
+    """Decode the body of a whole item other than a chunk.
+
+    Nothing is allocated that the body's own bytes do not pay for: the structure is walked
+    once before anything is built.
+
+    Raises:
+        ItemError: It is not one msgpack map with text keys, or it holds extension types.
+    """
+    raw = memoryview(data)[span.offset + ITEM_PREFIX_BYTES : span.offset + span.size]
+    try:
+        unpacker = msgpack.Unpacker(max_buffer_size=max(len(raw), 1))
+        unpacker.feed(raw)
+        unpacker.skip()
+        if unpacker.tell() != len(raw):
+            raise ItemError("the body is not one msgpack object")
+        decoded = msgpack.unpackb(
+            raw, raw=False, strict_map_key=True, max_ext_len=0, unicode_errors="replace"
+        )
+    except ItemError:
+        raise
+    except (ValueError, msgpack.UnpackException, RecursionError) as error:
+        raise ItemError(f"the body cannot be decoded: {error!r}") from error
+    if not isinstance(decoded, dict):
+        raise ItemError("the body is not a map")
+    return decoded
+
+
+def is_intact(data: FileData | memoryview, offset: int, size: int) -> bool:
+    """Return whether the item at ``offset`` (``size`` bytes in all) has a right checksum."""
+    stored = _PREFIX.unpack_from(data, offset)[2]
+    return bool(stored == crc32c(memoryview(data)[offset + _CRC_FROM : offset + size]))
+
+
+def _frame(view: memoryview, at: int) -> tuple[int, int] | None:
+    """Return (kind, bytes of the whole item) if a well-formed prefix is at ``at``."""
+    if at + ITEM_PREFIX_BYTES > len(view):
+        return None
+    magic, u32, _, kind, u32_too, length = _PREFIX.unpack_from(view, at)
+    well_formed = magic == ITEM_MAGIC and u32 == u32_too == 0xCE and kind < 0x80
+    if not well_formed or length > ITEM_BODY_MAX_BYTES:
+        return None
+    return kind, ITEM_PREFIX_BYTES + length
+
+
+def _item_at(view: memoryview, at: int, verify: bool) -> Span | None:
+    """Return the item at ``at``; a chunk whose frame fits may come back as damaged."""
+    frame = _frame(view, at)
+    if frame is None or at + frame[1] > len(view):
+        return None
+    kind, size = frame
+    chunk = _chunk_at(view, at, size) if kind == Item.CHUNK else None
+    fits = chunk is not None and _frame_fits(view, at + size, chunk)
+    if fits and not verify:
+        return Span(WHOLE, at, size, kind, chunk)
+    if is_intact(view, at, size):
+        return Span(WHOLE, at, size, kind, chunk, checked=True)
+    return Span(DAMAGED, at, size) if fits else None
+
+
+def _chunk_at(view: memoryview, at: int, size: int) -> Chunk | None:
+    if size < CHUNK_HEAD_BYTES:
+        return None
+    fields = _CHUNK.unpack_from(view, at + ITEM_PREFIX_BYTES)
+    chunk = Chunk._make(fields[1::2])
+    if fields[::2] != _CHUNK_KEYS or chunk.data_bytes != size - CHUNK_HEAD_BYTES:
+        return None
+    return chunk
+
+
+def _frame_fits(view: memoryview, end: int, chunk: Chunk) -> bool:
+    record_bytes = _RECORD_BYTES.get(chunk.schema)
+    if record_bytes is None or chunk.codec != _CODEC_RAW:
+        return False
+    following = bytes(view[end : end + len(ITEM_MAGIC)])
+    return chunk.records * record_bytes == chunk.data_bytes and ITEM_MAGIC.startswith(following)
+
+
+def _reaches_beyond(view: memoryview, at: int) -> bool:
+    """Return whether an item begins at ``at`` whose end lies beyond the file's."""
+    if at + ITEM_PREFIX_BYTES > len(view):
+        start = bytes(view[at : at + len(ITEM_MAGIC)])
+        return ITEM_MAGIC.startswith(start)
+    frame = _frame(view, at)
+    return frame is not None and at + frame[1] > len(view)
+
+
+class _Search:
+    """Looks for the next intact item after a damaged one.
+
+    Bytes checksummed in vain are bounded by a multiple of the file's size, so that a hostile
+    file full of false beginnings takes linear time; beyond that the rest is damaged.
+    """
+
+    def __init__(self, data: FileData, view: memoryview) -> None:
+        self._data = data
+        self._view = view
+        self._budget = _SEARCH_FACTOR * len(view) + _SEARCH_SLACK_BYTES
+
+    def after(self, offset: int) -> Span | None:
+        """Return the first intact item that begins after ``offset``."""
+        view = self._view
+        at = offset
+        while self._budget > 0:
+            at = self._data.find(ITEM_MAGIC, at + 1)
+            if at < 0:
+                return None
+            frame = _frame(view, at)
+            if frame is None or at + frame[1] > len(view):
+                continue
+            kind, size = frame
+            if is_intact(view, at, size):
+                chunk = _chunk_at(view, at, size) if kind == Item.CHUNK else None
+                return Span(WHOLE, at, size, kind, chunk, checked=True)
+            self._budget -= size
+        return None

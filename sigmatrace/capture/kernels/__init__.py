@@ -1,0 +1,1 @@
+"""Compiled kernels of the reader; they import numpy and numba alone."""

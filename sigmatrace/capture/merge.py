@@ -1,0 +1,224 @@
+"""From the indexes of all files to the whole run: one numbering, one set of tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from sigmatrace.capture.header import Header
+from sigmatrace.capture.index import FileIndex
+from sigmatrace.capture.objects import OBJECT_TABLES
+from sigmatrace.capture.tables import empty, rows, table
+from sigmatrace.errors import MixedRunsError, RunNotFoundError
+from sigmatrace.partition import Run
+from sigmatrace.schema import INDEX_TABLES, RECORDS, UNKNOWN_PEER, Schema
+
+UNKNOWN_ID = 2**32 - 1
+_CALLS_MAX = 256
+
+
+@dataclass(frozen=True)
+class ProcessBase:
+    """How the numbers of one file become numbers of the run.
+
+    Attributes:
+        index: Position of the file in the list of indexes.
+        proc: Number of the process in the run.
+        channel: Number in the run of the process's first channel.
+        channel_ids: Ids of its channels, ascending; None if they are 0 to ``channel_count`` - 1.
+        channel_count: Known channels.
+        has_placeholder: A channel of unknown kind follows the known ones. Not all channel
+            records of the process were found, and events of the others are kept there.
+        tids: Kernel thread ids, ascending; ``thread`` is the number in the run of the first.
+        thread: See ``tids``.
+        calls: Number in the run by number in the file, u1 of shape (256,); 0 is unknown.
+    """
+
+    index: int
+    proc: int
+    channel: int
+    channel_ids: np.ndarray | None
+    channel_count: int
+    has_placeholder: bool
+    tids: np.ndarray
+    thread: int
+    calls: np.ndarray
+
+
+def merge(indexes: Sequence[FileIndex], run_id: str | None = None) -> tuple[Run, list[ProcessBase]]:
+    """Return the run that these files make, and the numbering of each process, by ``proc``.
+
+    Args:
+        indexes: One per file, foreign ones among them.
+        run_id: Take the files of this run alone.
+
+    Raises:
+        MixedRunsError: The files belong to several runs, and ``run_id`` is not given.
+        RunNotFoundError: No file is left.
+    """
+    chosen = _of_one_run(indexes, run_id)
+    order = sorted(chosen, key=lambda at: _order(indexes[at].header))
+    ordered = [indexes[at] for at in order]
+    call_texts, call_maps = _merge_calls([index.header for index in ordered])
+    bases = []
+    channel = thread = 0
+    for proc, (at, index, calls) in enumerate(zip(order, ordered, call_maps, strict=True)):
+        base = _base(at, proc, index, calls, channel, thread)
+        channel += base.channel_count + base.has_placeholder
+        thread += len(base.tids)
+        bases.append(base)
+    foreign = [index for index in indexes if index.problem]
+    tables = {
+        "processes": _processes(ordered),
+        "threads": _threads(ordered, bases),
+        "clocks": _clocks(ordered),
+        "channels": _channels(ordered, bases),
+        "calls": rows("calls", list(enumerate(call_texts))),
+        "damage": _damage(ordered, foreign),
+        **{name: _objects(ordered, name) for name in OBJECT_TABLES},
+    }
+    return Run(tables, {"run_id": ordered[0].header.run_id or ""}), bases
+
+
+def _of_one_run(indexes: Sequence[FileIndex], run_id: str | None) -> list[int]:
+    usable = [at for at, index in enumerate(indexes) if not index.problem]
+    ids = sorted({x for at in usable if (x := indexes[at].header.run_id) is not None})
+    if run_id is None and len(ids) > 1:
+        shown = ", ".join(repr(x) for x in ids[:5])
+        raise MixedRunsError(
+            f"files of {len(ids)} runs lie in one folder: {shown}",
+            f"choose one with run_id={ids[0] or repr('')}, or give each run its own folder",
+        )
+    if run_id is not None:
+        usable = [at for at in usable if indexes[at].header.run_id == run_id]
+    if not usable:
+        what = "no trace file" if run_id is None else f"no trace file of run_id={run_id}"
+        hint = f"there are: {', '.join(repr(x) for x in ids)}" if ids else ""
+        raise RunNotFoundError(f"{what} among {len(indexes)} files", hint)
+    return usable
+
+
+def _order(header: Header) -> tuple[bool, int, str, int, int]:
+    return header.rank < 0, header.rank, header.host, header.pid, header.start_ns
+
+
+def _base(
+    at: int, proc: int, index: FileIndex, calls: np.ndarray, channel: int, thread: int
+) -> ProcessBase:
+    ids = index.channels["id"]
+    count = len(ids)
+    is_dense = count == 0 or int(ids[-1]) == count - 1
+    all_there = index.end is not None and index.end.written.get(Schema.CHANNEL, 0) == count
+    return ProcessBase(
+        index=at,
+        proc=proc,
+        channel=channel,
+        channel_ids=None if is_dense else ids.copy(),
+        channel_count=count,
+        has_placeholder=not (is_dense and all_there),
+        tids=np.unique(index.chunks["thread"][index.chunks["schema"] != Schema.CHANNEL]),
+        thread=thread,
+        calls=calls,
+    )
+
+
+def _merge_calls(headers: Sequence[Header]) -> tuple[list[str], list[np.ndarray]]:
+    """Return the run's call names by number, and the run's number by each file's number.
+
+    Number 0 is the unknown call. Names beyond 255 become unknown.
+    """
+    numbers: dict[str, int] = {"": 0}
+    maps = []
+    for header in headers:
+        mapping = np.zeros(_CALLS_MAX, np.uint8)
+        for own, name in sorted(header.calls.items()):
+            if len(numbers) < _CALLS_MAX:
+                numbers.setdefault(name, len(numbers))
+            mapping[own] = numbers.get(name, 0)
+        maps.append(mapping)
+    return list(numbers), maps
+
+
+def _labels(headers: Sequence[Header]) -> list[str]:
+    """Return short names; what two processes share is told apart by pid, host, then start."""
+    labels = [f"rank {x.rank}" if x.rank >= 0 else f"pid {x.pid}" for x in headers]
+    for more in (lambda x: f" pid {x.pid}", lambda x: f" @{x.host}", lambda x: f" {x.start_ns}"):
+        counts = Counter(labels)
+        labels = [
+            label if counts[label] == 1 or more(header) in f" {label}" else label + more(header)
+            for label, header in zip(labels, headers, strict=True)
+        ]
+    return labels
+
+
+def _processes(ordered: Sequence[FileIndex]) -> pa.Table:
+    labels = _labels([index.header for index in ordered])
+    values = []
+    for proc, (index, label) in enumerate(zip(ordered, labels, strict=True)):
+        header = index.header
+        who = proc, label, header.rank, header.world, header.host, header.boot_id
+        when = header.pid, header.ppid, header.start_ns, header.run_id or ""
+        how = header.mode, header.layers, header.command, header.tsc_hz, index.path
+        values.append((*who, *when, *how, index.end.reason if index.end else ""))
+    return rows("processes", values)
+
+
+def _threads(ordered: Sequence[FileIndex], bases: Sequence[ProcessBase]) -> pa.Table:
+    return rows(
+        "threads",
+        [
+            (base.thread + at, base.proc, int(tid), index.threads.get(int(tid), ""))
+            for index, base in zip(ordered, bases, strict=True)
+            for at, tid in enumerate(base.tids)
+        ],
+    )
+
+
+def _clocks(ordered: Sequence[FileIndex]) -> pa.Table:
+    return rows(
+        "clocks", [(proc, *pair) for proc, index in enumerate(ordered) for pair in index.clocks]
+    )
+
+
+def _channels(ordered: Sequence[FileIndex], bases: Sequence[ProcessBase]) -> pa.Table:
+    placeholder = np.zeros(1, RECORDS[Schema.CHANNEL])
+    placeholder["id"] = UNKNOWN_ID
+    placeholder["peer"] = UNKNOWN_PEER
+    parts = [
+        np.concatenate([index.channels, placeholder]) if base.has_placeholder else index.channels
+        for index, base in zip(ordered, bases, strict=True)
+    ]
+    together = np.concatenate(parts)
+    procs = np.repeat(np.arange(len(parts), dtype=np.int32), [len(part) for part in parts])
+    own = {
+        name: np.ascontiguousarray(together[name])
+        for name in INDEX_TABLES["channels"]
+        if name in together.dtype.names
+    }
+    numbers = np.arange(len(together), dtype=np.uint32)
+    return table("channels", {"channel": numbers, "proc": procs, **own})
+
+
+def _objects(ordered: Sequence[FileIndex], name: str) -> pa.Table:
+    parts = [
+        index.tables[name].add_column(
+            0, "proc", pa.array(np.full(index.tables[name].num_rows, proc, np.int32))
+        )
+        for proc, index in enumerate(ordered)
+        if index.tables[name].num_rows
+    ]
+    if not parts:
+        return empty(name)
+    return pa.concat_tables(parts).combine_chunks().select(list(INDEX_TABLES[name]))
+
+
+def _damage(ordered: Sequence[FileIndex], foreign: Sequence[FileIndex]) -> pa.Table:
+    numbered = [*enumerate(ordered), *((-1, index) for index in foreign)]
+    return rows(
+        "damage",
+        [(proc, index.path, *damage) for proc, index in numbered for damage in index.damage],
+    )

@@ -1,0 +1,47 @@
+"""Arrow tables with exactly the columns that ``schema.py`` names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sigmatrace.schema import EVENT_TABLES, INDEX_TABLES
+
+Values = Sequence[Any] | np.ndarray
+
+_COLUMNS = {**INDEX_TABLES, **EVENT_TABLES}
+
+
+def arrow_type(dtype: str) -> pa.DataType:
+    """Return the Arrow type of a column of ``schema.py``."""
+    return pa.string() if dtype == "str" else pa.from_numpy_dtype(np.dtype(dtype))
+
+
+def table(name: str, columns: Mapping[str, Values], without: Sequence[str] = ()) -> pa.Table:
+    """Return the table ``name`` with these columns, in the order of ``schema.py``.
+
+    Args:
+        name: A key of ``INDEX_TABLES`` or ``EVENT_TABLES``.
+        columns: Values by column; a missing column is an empty one only if all are empty.
+        without: Columns to leave out.
+
+    Raises:
+        KeyError: A column is missing.
+    """
+    wanted = {key: kind for key, kind in _COLUMNS[name].items() if key not in without}
+    return pa.table({key: pa.array(columns[key], arrow_type(kind)) for key, kind in wanted.items()})
+
+
+def rows(name: str, values: Sequence[Sequence[Any]], without: Sequence[str] = ()) -> pa.Table:
+    """Return the table ``name`` of these rows, each in the order of ``schema.py``."""
+    keys = [key for key in _COLUMNS[name] if key not in without]
+    columns = list(zip(*values, strict=True)) if values else [()] * len(keys)
+    return table(name, dict(zip(keys, columns, strict=True)), without)
+
+
+def empty(name: str) -> pa.Table:
+    """Return the table ``name`` without rows."""
+    return rows(name, [])
