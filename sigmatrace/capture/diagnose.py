@@ -65,7 +65,7 @@ def nothing_hooked(
         if unchosen:
             reasons.append(
                 f"{program.path} is linked with layer {', '.join(unchosen)},"
-                f" but only {','.join(layers)} was chosen (--layers)"
+                f" but only {','.join(layers)} was chosen and is built here"
             )
     if reasons:
         return reasons
@@ -85,7 +85,7 @@ def nothing_recorded(
 
     Args:
         command: The command line.
-        layers: The chosen layers.
+        layers: The layers that were traced: chosen and built.
         environment: The launcher's environment.
         ranks: Whether trace files know their MPI rank.
     """
@@ -141,4 +141,4 @@ def _linked(program: Program) -> list[str]:
 
 def _other_layers(layers: Sequence[str]) -> list[str]:
     others = [layer for layer in LAYERS if layer not in layers]
-    return [f"layers not chosen: {', '.join(others)}"] if others else []
+    return [f"layers not chosen, or not built here: {', '.join(others)}"] if others else []

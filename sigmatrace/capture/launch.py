@@ -20,6 +20,7 @@ from sigmatrace.capture.runid import run_id, under_launcher
 from sigmatrace.errors import CaptureError, ConfigError, OutputError, SigmaTraceError
 
 _NAME = "sigmatrace-capture"
+_HOOK_FILE = f"libofi_hook_{env.HOOK_NAME}-fi.so"
 _EPILOG = """\
 examples:
   sigmatrace-capture -o run -- mpirun -n 4 ./app       all ranks of this node into run/
@@ -120,7 +121,7 @@ def _main(options: argparse.Namespace) -> process.Ended | int:
     shims = _shims()
     made = _prepare(settings.out)
     settings = _same_run(settings, options.append)
-    _warn_missing(settings, shims)
+    settings = _built(settings, shims)
     changes = _compose(settings, shims, base, command)
     if options.print_env:
         print("\n".join(env.export_lines(changes)))
@@ -172,18 +173,24 @@ def _shims() -> env.Shims:
 
 def installed_shims() -> env.Shims | None:
     """Return the native libraries of this installation; None when the core is missing."""
-    from sigmatrace.capture.libs import library
+    from sigmatrace.capture.libs import library, library_dir
 
     def built(name: str) -> Path | None:
         try:
             return library(name)
-        except SigmaTraceError:
+        except CaptureError:
             return None
 
     core = built("core")
     if core is None:
         return None
-    return env.Shims(core, ucx=built("ucx"), ofi=built("ofi"), ofi_hook=built("ofi_hook"))
+    hook = library_dir() / "prov" / _HOOK_FILE
+    return env.Shims(
+        core,
+        ucx=built("ucx"),
+        ofi=built("ofi"),
+        ofi_hook=hook.resolve() if hook.is_file() else None,
+    )
 
 
 def _check(settings: env.Settings) -> int:
@@ -206,7 +213,8 @@ def _compose(
     return env.compose(settings, shims, base, folders)
 
 
-def _warn_missing(settings: env.Settings, shims: env.Shims) -> None:
+def _built(settings: env.Settings, shims: env.Shims) -> env.Settings:
+    """Leave out the layers that this installation has no shim for, and say so."""
     missing = env.missing_layers(settings, shims)
     if len(missing) == len(settings.layers):
         raise CaptureError(
@@ -214,6 +222,7 @@ def _warn_missing(settings: env.Settings, shims: env.Shims) -> None:
         )
     if missing:
         _say(f"warning: not built here, so not traced: {', '.join(missing)}; see {_NAME} --check")
+    return replace(settings, layers=tuple(x for x in settings.layers if x not in missing))
 
 
 def _prepare(folder: Path) -> bool:

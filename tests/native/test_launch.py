@@ -26,7 +26,8 @@ WAIT_S = 60
 @pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch):
     for name in [*os.environ]:
-        if name.startswith(("SIGMATRACE_", "PMI", "OMPI_", "SLURM_")):
+        is_ours = name.startswith("SIGMATRACE_") and name != "SIGMATRACE_LIB_DIR"
+        if is_ours or name.startswith(("PMI", "OMPI_", "SLURM_")):
             monkeypatch.delenv(name)
 
 

@@ -126,7 +126,7 @@ def test_reasons(programs):
     assert "statically linked" in reasons("static")[0]
     assert "statically linked" in reasons("env", "A=b", "static")[0]
     assert "RTLD_DEEPBIND" in reasons("dynamic")[0]
-    assert "only ucp was chosen" in reasons("fabric", layers=("ucp",))[0]
+    assert "only ucp was chosen and is built" in reasons("fabric", layers=("ucp",))[0]
     assert "shared memory" in reasons("mpi")[0]
     assert any("MPIR_CVAR_NOLOCAL=1" in line for line in reasons("mpi"))
     assert not any("Open MPI" in line for line in reasons("mpi"))
