@@ -118,7 +118,7 @@ static int ep_close(struct fid *fid)
         ofi_cq_unbound(ep->tx_cq, ep, FI_TRANSMIT);
     if (ep->rx_cq)
         ofi_cq_unbound(ep->rx_cq, ep, FI_RECV);
-    ofi_pending_forget(ep->object);
+    st_pending_forget(ep->object);
     st_object_closed("ofi_endpoint", ep->object);
     for (size_t i = 0; i < sizeof(ep->swaps) / sizeof(ep->swaps[0]); i++)
         ofi_swap_free(&ep->swaps[i]);

@@ -168,7 +168,7 @@ extern __thread const void *ofi_busy __attribute__((visibility("hidden")));
 struct ofi_call {
     struct ofi_ep *ep; /* NULL: not recorded */
     const void *outer;
-    uint64_t begin_tsc, slot;
+    uint64_t begin_tsc;
     struct st_channel *channel;
     uint8_t depth;
 };
@@ -215,17 +215,13 @@ static inline uint8_t ofi_deeper(uint8_t a, uint8_t b) { return a > b ? a : b; }
 /* --- posted operations by context (pending.c) ---------------------------------------------------- */
 
 enum ofi_direction { OFI_RX, OFI_TX };
-#define OFI_SLOT_NONE UINT64_MAX
 
-/* Contexts may repeat: the oldest is found first. `slot` is for ofi_pending_undo. */
+/* Contexts may repeat: the oldest is found first; undo takes back the newest. */
 bool ofi_pending_put(uint16_t space, enum ofi_direction direction, const void *context,
-                     const struct st_pending *value, uint64_t *slot);
-void ofi_pending_undo(uint16_t space, enum ofi_direction direction, const void *context,
-                      uint64_t slot);
+                     const struct st_pending *value);
+void ofi_pending_undo(uint16_t space, enum ofi_direction direction, const void *context);
 bool ofi_pending_take(uint16_t space, enum ofi_direction direction, const void *context,
                       struct st_pending *value);
-/* Drops what an endpoint that is closed had posted. */
-void ofi_pending_forget(uint32_t object);
 bool ofi_pending_peek(uint16_t space, enum ofi_direction direction, const void *context,
                       struct st_pending *value);
 

@@ -62,7 +62,7 @@ static void out_file(struct ofi_call *call, struct ofi_out *out)
         .call = ofi_call_number[out->name],
     };
     out->filed =
-        ofi_pending_put(ep->tx_cq->space, OFI_TX, out->context, &value, &call->slot);
+        ofi_pending_put(ep->tx_cq->space, OFI_TX, out->context, &value);
 }
 
 void ofi_out_begin(struct ofi_call *call, const struct ofi_table *table, struct ofi_out *out)
@@ -103,7 +103,7 @@ void ofi_out_end(struct ofi_call *call, struct ofi_out *out, ssize_t result)
     call_leave(call);
     if (result) {
         if (out->filed)
-            ofi_pending_undo(call->ep->tx_cq->space, OFI_TX, out->context, call->slot);
+            ofi_pending_undo(call->ep->tx_cq->space, OFI_TX, out->context);
         return;
     }
     struct st_channel *channel = call->channel;
@@ -176,7 +176,7 @@ void ofi_in_begin(struct ofi_call *call, const struct ofi_table *table, struct o
     };
     if (value.flags & (OFI_PENDING_MULTI | OFI_PENDING_CLAIM))
         __atomic_store_n(&ofi_lasting_receives, true, __ATOMIC_RELAXED);
-    in->filed = ofi_pending_put(ep->space, OFI_RX, in->context, &value, &call->slot);
+    in->filed = ofi_pending_put(ep->space, OFI_RX, in->context, &value);
 }
 
 void ofi_in_end(struct ofi_call *call, struct ofi_in *in, ssize_t result)
@@ -192,7 +192,7 @@ void ofi_in_end(struct ofi_call *call, struct ofi_in *in, ssize_t result)
     }
     if (!in->filed)
         return;
-    ofi_pending_undo(ep->space, OFI_RX, in->context, call->slot);
+    ofi_pending_undo(ep->space, OFI_RX, in->context);
     uint32_t next = in->order + 1;
     __atomic_compare_exchange_n(&ep->order, &next, in->order, false, __ATOMIC_RELAXED,
                                 __ATOMIC_RELAXED);
