@@ -54,7 +54,7 @@ class Clocks:
     ledger: Mapping[str, object]
 
 
-@dataclass
+@dataclass(eq=False)
 class _Process:
     """What is known of one process's clock."""
 
@@ -201,12 +201,18 @@ def _hosts(processes: Sequence[_Process]) -> list[list[_Process]]:
             orphans.append((boot, process))
     first = {key[0]: group for key, group in reversed(list(groups.items()))}
     for boot, process in orphans:
-        first.setdefault(boot, groups.setdefault((boot, ""), [])).append(process)
+        if boot not in first:
+            first[boot] = groups[boot, ""] = []
+        first[boot].append(process)
     return list(groups.values())
 
 
-def _fit_host(members: list[_Process]) -> None:
-    """Set ``fit``, ``bad`` and ``how`` of the processes that share one TSC."""
+def _fit_host(members: list[_Process], how: str = "host") -> None:
+    """Set ``fit``, ``bad`` and ``how`` of the processes that share one TSC.
+
+    A step of the wall clock is one that some process lived through. Where none did, the
+    processes on both sides are fitted apart: their counters need not be the same one.
+    """
     rates = [process.hz for process in members if process.hz]
     hz = float(np.median(rates)) if rates else 0.0
     joint = fit(
@@ -215,15 +221,36 @@ def _fit_host(members: list[_Process]) -> None:
         np.concatenate([process.width for process in members]),
         hz,
     )
+    apart = _apart(members, joint) if joint is not None and joint.steps else set()
+    if apart:
+        _fit_host([process for process in members if process not in apart], how)
+        _fit_host([process for process in members if process in apart], "alone")
+        return
     wide = _wide(members, hz)
     for process in members:
-        process.fit, process.how = joint, "host" if joint else "none"
+        process.fit, process.how = joint, how if joint else "none"
         process.bad = _bad(process, wide)
         if process.tsc.size > 1 and process.bad.all():
             alone = fit(process.tsc, process.wall_ns, process.width, process.hz or hz)
             if alone is not None:
                 process.fit, process.how = alone, "alone"
                 process.bad = _bad(process, wide)
+
+
+def _apart(members: list[_Process], joint: Fit) -> set[_Process]:
+    """Return the processes off the longest part of a fit, unless a process saw a step."""
+    apart = set()
+    for process in members:
+        if process.tsc.size == 0:
+            continue
+        off = np.abs(process.wall_ns - joint.at(process.tsc))
+        inside = off <= process.width.astype(np.float64) / 2 * joint.rate + SLACK_NS
+        known = np.abs(joint.residual_ns(process.tsc, process.wall_ns)) < off
+        if inside.any() and (known & ~inside).any():
+            return set()
+        if not inside.any():
+            apart.add(process)
+    return apart if len(apart) < len(members) else set()
 
 
 def _wide(members: list[_Process], hz: float) -> float:

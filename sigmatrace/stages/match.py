@@ -111,12 +111,13 @@ class Match(Stage):
         runs = [np.empty(channel.size, np.int64) for _ in range(3)]
         count = runs_kernel(local, op, flags, aux, flow, size_bytes, span, sums, *runs)
         used, arrived = span[:, 2] >= 0, span[:, 3] >= 0
-        ranges = span[arrived].T
+        _, _, arrived_key, low, high, posted_low, posted_high = span[arrived].T
+        pieces = sums[arrived, 0].astype(np.int64)
         return Seen(
             counts,
             *_union(*(column[:count] for column in runs)),
             add_sums(Sums(span[used, 2].astype(np.uint64), sums[used])),
-            Order(ranges[2] >> 1, *ranges[3:], sums[arrived, 0].astype(np.int64)),
+            Order(arrived_key >> 1, low, high, posted_low, posted_high, pieces),
         )
 
     def combine(self, left: Seen, right: Seen) -> Seen:

@@ -23,6 +23,7 @@ from sigmatrace.schema import (
     INDEX_TABLES,
     NO_GROUP,
     STAGE_TABLES,
+    UNKNOWN_PEER,
     ChannelFlag,
     Columns,
     Dir,
@@ -303,12 +304,21 @@ def _join(head: str, column: pa.ChunkedArray, tail: str = "") -> pa.Array:
 
 
 def _other_text(run: Run, ends: Ends, channels: _Channels) -> pa.Array:
-    """Return the other end's name, or "unknown: ..." and why."""
-    name = _text(ends.names, ends.other_name)
+    """Return the other end's name, or "unknown: ..." and why.
+
+    An in-channel that was not told its source and is in a group has the name of its sender.
+    """
+    other, found = ends.other_name.copy(), ends.found
+    grouped = channels.group != NO_GROUP
+    sender = np.full(int(channels.group[grouped].max(initial=0)) + 1, -1, np.int64)
+    sender[channels.group[grouped & channels.out]] = ends.own_name[grouped & channels.out]
+    blind = grouped & ~channels.out & (found == Found.UNKNOWN)
+    other[blind] = sender[channels.group[blind]]
+    unknown = (found == Found.UNKNOWN) & (other < 0)
+    name = _text(ends.names, other)
     several = _join("unknown: several processes used ", name)
-    text = pc.if_else(pa.array(ends.found == Found.SEVERAL), several, name)
-    unknown = _join("unknown: peer ", run.tables["channels"].column("peer"))
-    blind = pa.scalar("unknown: the API does not tell the source")
-    told = pa.array(run.column("channels", "peer") != np.uint64(2**64 - 1))
-    unknown = pc.if_else(told, unknown, blind)
-    return pc.if_else(pa.array(ends.found == Found.UNKNOWN), unknown, text)
+    text = pc.if_else(pa.array(found == Found.SEVERAL), several, name)
+    peer = _join("unknown: peer ", run.tables["channels"].column("peer"))
+    silent = pa.scalar("unknown: the API does not tell the source")
+    told = pa.array(run.column("channels", "peer") != np.uint64(UNKNOWN_PEER))
+    return pc.if_else(pa.array(unknown), pc.if_else(told, peer, silent), text)

@@ -164,8 +164,10 @@ def _nothing() -> Sums:
 
 def bin_shift(first_ns: int, last_ns: int) -> int:
     """Return log2 of the narrowest bins, aligned to their width, of which ``BINS`` suffice."""
-    shift = max(BIN_SHIFT_MIN, (max(last_ns - first_ns, 0) // BINS).bit_length())
-    return shift if (last_ns >> shift) - (first_ns >> shift) < BINS else shift + 1
+    shift = BIN_SHIFT_MIN
+    while (last_ns >> shift) - (first_ns >> shift) >= BINS:
+        shift += 1
+    return shift
 
 
 def accumulate(kernel: Callable[..., Any], columns: tuple[Any, ...], cells: int = 256) -> Sums:
