@@ -9,40 +9,46 @@ mkdir -p "$out"
 
 step() { printf '\n== %s\n' "$*"; }
 
-# A free TCP port, so that two demos do not meet.
-port() { "$bin/python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
-
-# Server and client of one program as one command; the client is started again until the server
-# listens. Arguments: port, then the program; the client gets the server's name at its end.
-pair='
-port=$1; shift
-"$@" >"$LOG" 2>&1 & server=$!
-while ! grep -qi "$(printf ":%04X 00000000:0000 0A" "$port")" /proc/net/tcp /proc/net/tcp6; do
-  kill -0 $server 2>/dev/null || { cat "$LOG" >&2; exit 1; }
-done
-"$@" 127.0.0.1 && wait $server'
-
-capture() { # NAME PORT PROGRAM...
-  local name=$1
-  shift
-  LOG=$out/$name-server.log "$bin/sigmatrace-capture" -o "$out/$name" --run-id "demo-$name" \
-    -- bash -c "$pair" pair "$@"
+free_port() {
+  "$bin/python" -c 'import socket
+with socket.socket() as s:
+    s.bind(("127.0.0.1", 0))
+    print(s.getsockname()[1])'
 }
 
-step "libfabric: fi_pingpong, two processes over TCP"
-p=$(port)
-capture libfabric "$p" fi_pingpong -B "$p" -P "$p" -p tcp -e msg -I 100 -S all
+# Traces the server and the client of a program as one run: NAME PORT SERVER-COMMAND CLIENT-COMMAND.
+capture() {
+  "$bin/sigmatrace-capture" -o "$out/$1" -- bash -c '
+    port=$(printf ":%04X 0*:0000 0A" "$2")
+    $3 >"$1-server.log" 2>&1 &
+    until grep -q "$port" /proc/net/tcp /proc/net/tcp6; do
+      kill -0 $! || { cat "$1-server.log"; exit 1; }
+      sleep 0.02
+    done
+    $4 && wait $!' pair "$out/$1" "$2" "$3" "$4"
+}
 
-step "UCX: ucx_perftest tag_lat, two processes over TCP"
-p=$(port)
-UCX_TLS=tcp UCX_NET_DEVICES=lo capture ucx "$p" ucx_perftest -p "$p" -t tag_lat -n 2000 -w 100 -s 4096
+step "libfabric: fi_pingpong between two processes over TCP"
+port=$(free_port)
+options="-p tcp -e msg -I 100 -S all"
+capture libfabric "$port" "fi_pingpong -B $port $options" "fi_pingpong -P $port $options 127.0.0.1"
+
+step "UCX: ucx_perftest tag_lat between two processes over TCP"
+port=$(free_port)
+export UCX_TLS=tcp UCX_NET_DEVICES=lo
+program="ucx_perftest -p $port -t tag_lat -n 2000 -w 100 -s 4096"
+capture ucx "$port" "$program" "$program 127.0.0.1"
 
 for name in libfabric ucx; do
   step "correlate: $name"
   "$bin/sigmatrace-pipeline" "+run=$out/$name" 'export=[perfetto,json,matrix]'
 done
 
-step "where it is"
-find "$out" -path '*sigmatrace-out*' -type f | sort
-echo
-echo "Open a trace (.pftrace) in the Perfetto UI; docs/quickstart.md says how, also offline."
+step "the results"
+for name in libfabric ucx; do
+  echo "$name:"
+  echo "  trace    $out/$name/sigmatrace-out/trace.pftrace"
+  echo "  picture  $out/$name/sigmatrace-out/matrix/rank-bytes.png"
+  echo "  summary  $out/$name/sigmatrace-out/summary.txt"
+done
+echo "docs/quickstart.md says how to look at a trace."
