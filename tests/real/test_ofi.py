@@ -285,9 +285,7 @@ PINGPONGS = [
 
 @pytest.mark.parametrize("entry", ["hook", "preload"])
 @pytest.mark.parametrize(("provider", "ep_type", "more"), PINGPONGS)
-def test_pingpong(
-    provider: str, ep_type: str, more: list[str], entry: str, tmp_path: Path
-) -> None:
+def test_pingpong(provider: str, ep_type: str, more: list[str], entry: str, tmp_path: Path) -> None:
     env = environment(entry, tmp_path, "full")
     results = run_pingpong(env, provider, ep_type, 20, 1024, *more)
     for code, output in results:
