@@ -78,7 +78,7 @@ def measure(folder: Path, options: argparse.Namespace) -> None:
         "polars from CSV, everything to NDJSON": [sys.executable, str(POLARS), str(folder)],
     }
     samples: dict[str, list[tuple[float, float, float]]] = {name: [] for name in commands}
-    for name, command in commands.items():  # warm: page cache, compiled kernels
+    for command in commands.values():  # warm: page cache, compiled kernels
         timed(command, dict(os.environ))
     for _ in range(options.repeat):
         for name, command in commands.items():

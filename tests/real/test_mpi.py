@@ -17,6 +17,8 @@ from sigmatrace import api
 
 pytestmark = pytest.mark.real
 
+CAPTURE = Path(sys.executable).with_name("sigmatrace-capture")
+
 PROGRAM = Path(__file__).with_name("mpi_program.py")
 PREFIX = Path(sys.prefix)
 RANKS = 4
@@ -94,7 +96,7 @@ def traced(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     libraries = f"{PREFIX / 'lib'}:{os.environ.get('LD_LIBRARY_PATH', '')}"
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "sigmatrace.capture.launch", "-o", run, "--mode", "full"),
+            *(CAPTURE, "-o", run, "--mode", "full"),
             *("--layers", mpi.layer, "--", launcher, *mpi.options, "-n", str(RANKS)),
             *(sys.executable, PROGRAM, folder, *mpi.arguments),
         ],

@@ -23,6 +23,8 @@ from tests.trace_processor import TraceProcessor
 
 pytestmark = pytest.mark.real
 
+CAPTURE = Path(sys.executable).with_name("sigmatrace-capture")
+
 PAIR = Path(__file__).with_name("pair.py")
 MODES = ("simple", "full")
 ONE_SIDED = (Op.PUT, Op.GET, Op.ATOMIC, Op.ATOMIC_FETCH)
@@ -120,7 +122,7 @@ def traced(
     command += program.client.format(port=port).split()
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "sigmatrace.capture.launch", "-o", folder / "run"),
+            *(CAPTURE, "-o", folder / "run"),
             *("--mode", mode, "--layers", program.layer, "--", *command),
         ],
         env={**os.environ, **program.environment},
