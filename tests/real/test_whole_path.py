@@ -204,7 +204,7 @@ def test_perfetto_holds_what_the_ledger_says(traced):
         join slice b on b.id = f.slice_in where b.ts < a.ts"""
     assert trace.value(backwards) == 0
     (size,) = traced.one("select sum(size_bytes) from ops")
-    shown = "select sum(int_value) from args where key = 'debug.size_bytes'"
+    shown = "select sum(int_value) from args where key = 'debug.size'"
     assert (trace.value(shown) or 0) == size
 
 
