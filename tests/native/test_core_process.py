@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import environment
+from native_run import environment
 from plain_reader import Rank, read_all
 
 

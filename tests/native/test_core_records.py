@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import environment
+from native_run import environment
 from plain_reader import crc32c
 
 from sigmatrace.schema import RECORDS, Schema

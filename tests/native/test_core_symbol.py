@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import HERE, compile_c, environment
+from native_run import HERE, compile_c, environment
 
 SOURCE = HERE / "symbol_probe.c"
 
