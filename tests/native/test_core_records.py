@@ -110,6 +110,14 @@ def test_threads_share_a_channel(drive) -> None:
     }
 
 
+def test_threads_that_open_the_files_together(drive) -> None:
+    threads, n = 6, 200
+    rank = drive("race", threads, n).rank()
+    assert len(rank.records(1)) == threads * n and rank.end["lost"] == {}
+    assert sorted(o["depth"] for o in rank.objects_of("ofi_endpoint")) == list(range(threads))
+    assert {o["name"] for o in rank.objects_of("library")} == {"libfabric"}
+
+
 def test_areas_of_ended_threads_are_used_again(drive) -> None:
     rank = drive("reuse", 50, 100, SIGMATRACE_SEGMENT_KIB="8").rank()
     assert len(rank.records(1)) == 50 * 200
