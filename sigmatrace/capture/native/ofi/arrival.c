@@ -111,11 +111,13 @@ static void arrival_record(struct ofi_cq *cq, const struct ofi_entry *entry,
     struct st_channel *channel = in_channel(cq, entry, posted);
     if (!channel)
         return;
-    if (!entry->has_flags)
+    /* The length is defined for receives; of a remote write some providers leave it out. */
+    bool sized = entry->has_flags && posted->kind != ST_KIND_RMA;
+    if (!sized)
         flags |= ST_SIZE_UNKNOWN;
     if ((posted->flags & OFI_PENDING_SHARED) && !(posted->flags & OFI_PENDING_CONNECTED))
         flags |= ST_ORDER_UNCERTAIN;
-    st_op(entry->t_tsc, entry->has_flags ? entry->size_bytes : 0, channel->id,
+    st_op(entry->t_tsc, sized ? entry->size_bytes : 0, channel->id,
           st_ordinal_next(channel, cq->shared), ST_OP_RECV, entry->call, entry->depth, flags,
           posted->order);
 }

@@ -23,10 +23,9 @@ static void library_version(const char *path, char *text, size_t size)
         return;
     tostr_function tostr = (tostr_function)dlsym(handle, "fi_tostr_r");
     version_function version = (version_function)dlsym(handle, "fi_version");
-    char long_text[256] = "";
     if (tostr)
-        tostr(long_text, sizeof(long_text), "", FI_TYPE_VERSION);
-    if (sscanf(long_text, "libfabric: %31[0-9.a-z]", text) != 1 && version)
+        tostr(text, size, "", FI_TYPE_VERSION);
+    if (!text[0] && version)
         snprintf(text, size, "%u.%u", FI_MAJOR(version()), FI_MINOR(version()));
     dlclose(handle);
 }
