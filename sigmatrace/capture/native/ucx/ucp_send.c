@@ -96,7 +96,8 @@ ST_API ucs_status_t ucp_tag_send_nbr(ucp_ep_h ep, const void *buffer, size_t cou
     op.call = ST_CALL_ucp_tag_send_nbr;
     const ucp_request_param_t *param = st_ucp_follow(&call, &given);
     ucs_status_ptr_t result = call.library->ucp_tag_send_nbx(ep, buffer, count, tag, param);
-    return UCS_PTR_STATUS(st_ucp_sent_pointer(&call, &op, result));
+    result = st_ucp_sent_pointer(&call, &op, result);
+    return UCS_PTR_STATUS(result);
 }
 
 /* An active message counts its header: that is what the handler is given, too. */

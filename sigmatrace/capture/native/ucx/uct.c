@@ -56,11 +56,8 @@ static void iface_seen(uct_iface_h iface, const uct_iface_params_t *params)
     slot->shared = false; /* UCT is not thread-safe: its user serializes */
     struct st_object object;
     st_object_begin(&object, "uct_iface", slot->id);
-    if ((params->field_mask & UCT_IFACE_PARAM_FIELD_OPEN_MODE) &&
-        (params->open_mode & UCT_IFACE_OPEN_MODE_DEVICE)) {
-        st_object_str(&object, "tl", params->mode.device.tl_name);
-        st_object_str(&object, "device", params->mode.device.dev_name);
-    }
+    st_object_str(&object, "tl", params->mode.device.tl_name);
+    st_object_str(&object, "device", params->mode.device.dev_name);
     iface_addresses(iface, own, &object);
     st_object_end(&object);
     st_slot_publish(slot);
@@ -86,7 +83,10 @@ ST_API ucs_status_t uct_iface_open(uct_md_h md, uct_worker_h worker,
     if (!real)
         return UCS_ERR_UNSUPPORTED;
     ucs_status_t status = real(md, worker, params, config, iface_p);
-    if (!st_uct_on || status != UCS_OK)
+    /* UCP opens others too, stubs without a transport behind them (since 1.20). */
+    bool device = (params->field_mask & UCT_IFACE_PARAM_FIELD_OPEN_MODE) &&
+                  (params->open_mode & UCT_IFACE_OPEN_MODE_DEVICE);
+    if (!st_uct_on || status != UCS_OK || !device)
         return status;
     library_seen((const void *)real);
     iface_seen(*iface_p, params);

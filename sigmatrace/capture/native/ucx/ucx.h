@@ -87,10 +87,16 @@ static inline struct st_ucx_library *st_ucx_library(const void *caller)
         return first;
     return st_ucx_library_resolve(caller);
 }
-/* Does this return address lie in libucp itself? */
+/* The shim's own code, from the linker. */
+extern const char __ehdr_start[] __attribute__((visibility("hidden")));
+extern const char etext[] __attribute__((visibility("hidden")));
+/* Does this return address lie in libucp itself? Or in the shim: where UCP jumps from one call
+ * to another, the return address is still that of the wrapper around the first. */
 static inline bool st_ucx_internal(const void *caller)
 {
     uintptr_t a = (uintptr_t)caller;
+    if (a >= (uintptr_t)__ehdr_start && a < (uintptr_t)etext)
+        return true;
     for (struct st_ucx_library *l = __atomic_load_n(&st_ucx_libraries, __ATOMIC_ACQUIRE); l;
          l = l->next)
         if (a >= l->text_begin && a < l->text_end)
