@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ def table(name: str, columns: Mapping[str, Values], without: Sequence[str] = ())
 
     Args:
         name: A key of ``INDEX_TABLES`` or ``EVENT_TABLES``.
-        columns: Values by column; a missing column is an empty one only if all are empty.
+        columns: Values by column.
         without: Columns to leave out.
 
     Raises:
@@ -37,11 +38,14 @@ def table(name: str, columns: Mapping[str, Values], without: Sequence[str] = ())
 
 def rows(name: str, values: Sequence[Sequence[Any]], without: Sequence[str] = ()) -> pa.Table:
     """Return the table ``name`` of these rows, each in the order of ``schema.py``."""
+    if not values:
+        return empty(name, tuple(without))
     keys = [key for key in _COLUMNS[name] if key not in without]
-    columns = list(zip(*values, strict=True)) if values else [()] * len(keys)
+    columns = zip(*values, strict=True)
     return table(name, dict(zip(keys, columns, strict=True)), without)
 
 
-def empty(name: str) -> pa.Table:
+@functools.cache
+def empty(name: str, without: tuple[str, ...] = ()) -> pa.Table:
     """Return the table ``name`` without rows."""
-    return rows(name, [])
+    return table(name, dict.fromkeys(_COLUMNS[name], ()), without)
