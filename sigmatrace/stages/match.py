@@ -85,7 +85,7 @@ class Match(Stage):
 
         if "ops" not in part.tables:
             return part
-        columns = ("channel", "op", "ordinal", "aux")
+        columns = ("channel", "op", "fate", "ordinal", "aux")
         ordinal = restore(*(part.column("ops", name) for name in columns))
         flow = np.empty(ordinal.size, np.uint64)
         flow_kernel(*(part.column("ops", name) for name in ("op", "group", "fate")), ordinal, flow)
@@ -93,7 +93,7 @@ class Match(Stage):
 
     def summarize(self, part: Partition) -> Seen:
         """Collect the messages that the partition saw."""
-        from sigmatrace.stages.kernels.match import count_kernel, runs_kernel
+        from sigmatrace.stages.kernels.match import count_kernel, runs_kernel, span_kernel
 
         names = ("channel", "op", "flags", "flow", "size_bytes", "fate", "aux")
         if "ops" not in part.tables:
@@ -105,19 +105,19 @@ class Match(Stage):
             return _nothing()
         counts = np.zeros((10, 16), np.int64)
         count_kernel(op, fate, counts)
-        local, span_of_channels = from_smallest(channel, flow)
-        span = np.full((2 * span_of_channels, 7), -1, np.int64)
-        sums = np.zeros((2 * span_of_channels, 4), np.uint64)
+        low, channels = span_kernel(channel, fate)
+        span = np.full((2 * channels, 7), -1, np.int64)
+        sums = np.zeros((2 * channels, 4), np.uint64)
         runs = [np.empty(channel.size, np.int64) for _ in range(3)]
-        count = runs_kernel(local, op, flags, aux, flow, size_bytes, span, sums, *runs)
-        used, arrived = span[:, 2] >= 0, span[:, 3] >= 0
-        _, _, arrived_key, low, high, posted_low, posted_high = span[arrived].T
-        pieces = sums[arrived, 0].astype(np.int64)
+        rows = (channel, op, flags, aux, flow, size_bytes)
+        count = runs_kernel(*rows, low, span, sums, *runs)
+        used = span[:, 2] >= 0
+        arrived = used & (span[:, 2] % 2 == 1)
         return Seen(
             counts,
             *_union(*(column[:count] for column in runs)),
             add_sums(Sums(span[used, 2].astype(np.uint64), sums[used])),
-            Order(arrived_key >> 1, low, high, posted_low, posted_high, pieces),
+            _order(span[arrived], sums[arrived, 0]),
         )
 
     def combine(self, left: Seen, right: Seen) -> Seen:
@@ -165,21 +165,11 @@ def _nothing() -> Seen:
     )
 
 
-def from_smallest(
-    channel: NDArray[np.uint32], flow: NDArray[np.uint64]
-) -> tuple[NDArray[np.uint32], int]:
-    """Return channels counted from the partition's smallest, and how many numbers they span.
-
-    Rows without a flow may name a channel that does not exist; they count as the smallest.
-    """
-    used = flow > 0
-    if used.all():
-        low = channel.min()
-        return channel - low, int(channel.max() - low) + 1
-    if not used.any():
-        return np.zeros_like(channel), 1
-    low, high = channel[used].min(), channel[used].max()
-    return np.where(used, channel - low, np.uint32(0)), int(high - low) + 1
+def _order(span: Ints, count: NDArray[np.uint64]) -> Order:
+    """Return the ranges of arrivals from the kernel's rows of channels with arrivals."""
+    _, _, key, low, high, posted_low, posted_high = span.T
+    top = 2**32 - 1
+    return Order(key >> 1, top - low, high, top - posted_low, posted_high, count.astype(np.int64))
 
 
 def _union(key: Ints, begin: Ints, stop: Ints) -> tuple[Ints, Ints, Ints]:

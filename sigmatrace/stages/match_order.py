@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from sigmatrace.schema import Op
+from sigmatrace.schema import Fate, Op
 
 Ints = NDArray[np.int64]
 
@@ -15,6 +15,7 @@ Ints = NDArray[np.int64]
 def restore(
     channel: NDArray[np.uint32],
     op: NDArray[np.uint8],
+    fate: NDArray[np.uint8],
     ordinal: NDArray[np.uint32],
     aux: NDArray[np.uint32],
 ) -> NDArray[np.uint32]:
@@ -28,26 +29,23 @@ def restore(
     Args:
         channel: ``(n,)`` u4.
         op: ``(n,)`` u1; only RECV is touched.
+        fate: ``(n,)`` u1; only MATCHABLE is touched.
         ordinal: ``(n,)`` u4, as recorded, in order of completion.
         aux: ``(n,)`` u4, posting order.
 
     Returns:
         ``(n,)`` u4. Costs a sort of the rows of channels with an inversion, else O(n).
     """
-    from sigmatrace.stages.kernels.match import inversion_kernel
+    from sigmatrace.stages.kernels.match import inversion_kernel, span_kernel
 
-    arrivals = op == Op.RECV
-    if not arrivals.any():
-        return ordinal
-    low = channel[arrivals].min()
-    size = int(channel[arrivals].max() - low) + 1
-    local = np.where(arrivals, channel - low, np.uint32(0))
+    low, size = span_kernel(channel, fate)
     last = [np.zeros(size, np.uint32) for _ in range(2)]
     state = np.zeros(size, np.uint8)
-    if not inversion_kernel(local, op, ordinal, aux, *last, state):
+    if not inversion_kernel(channel, op, fate, ordinal, aux, low, *last, state):
         return ordinal
-    rows = np.flatnonzero(arrivals & (state[local] == 2))
-    group = local[rows]
+    rows = np.flatnonzero((op == Op.RECV) & (fate == Fate.MATCHABLE))
+    rows = rows[state[channel[rows] - np.uint32(low)] == 2]
+    group = channel[rows] - np.uint32(low)
     first = np.empty(size, np.int64)
     first[group[::-1]] = rows[::-1]
     place = (ordinal[rows] - ordinal[first[group]]).view(np.int32)

@@ -178,26 +178,20 @@ def accumulate(kernel: Callable[..., Any], columns: tuple[Any, ...], cells: int 
         columns: Its arguments before ``start``; the first one is a column of all rows.
         cells: Room to begin with.
     """
+    from sigmatrace.stages.kernels.traffic import fill_kernel
+
     key, sums = np.zeros(0, np.uint64), np.zeros((1, 4), np.uint64)
     at = used = 0
     while True:
-        table_key, table_cell = np.zeros(4 * cells, np.uint64), np.full(4 * cells, -1, np.int64)
+        table = np.zeros((4 * cells, 2), np.uint64)
         key = np.concatenate([key, np.zeros(cells - used, np.uint64)])
         sums = np.concatenate([sums[:used], np.zeros((cells + 1 - used, 4), np.uint64)])
-        _fill(key[:used], table_key, table_cell)
-        at = kernel(*columns, at, used, table_key, table_cell, key, sums)
+        fill_kernel(key[:used], table)
+        at = kernel(*columns, at, used, table, key, sums)
         used = int(sums[-1, 0])
         if at == columns[0].size:
             return add_sums(Sums(key[:used], sums[:used]))
         cells *= 4
-
-
-def _fill(
-    key: NDArray[np.uint64], table_key: NDArray[np.uint64], table_cell: NDArray[np.int64]
-) -> None:
-    from sigmatrace.stages.kernels.traffic import fill_kernel
-
-    fill_kernel(key, table_key, table_cell)
 
 
 def _aggregates(part: Partition) -> Sums:

@@ -1,4 +1,4 @@
-# mypy: allow-untyped-defs
+# mypy: allow-untyped-defs, allow-untyped-calls
 """Kernels of the clock stage: time stamp counter to Unix time."""
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def call_kernel(op, aux, proc, ns_per_tick, out_ns):
     Args:
         op: ``(n,)`` u1, ``schema.Op``.
         aux: ``(n,)`` u4, TSC ticks for operations other than RECV (2).
-        proc: ``(n,)`` i4, process of each row.
+        proc: ``(n,)`` i4, process of each row; ``convert_kernel`` found none that is unknown.
         ns_per_tick: ``(processes,)`` f8.
         out_ns: ``(n,)`` i8, output; 0 for RECV, whose ``aux`` is no time.
 
@@ -84,11 +84,7 @@ def call_kernel(op, aux, proc, ns_per_tick, out_ns):
     """
     capped = 0
     for i in range(op.size):
-        p = proc[i]
-        if op[i] == 2 or p < 0 or p >= ns_per_tick.size:
-            out_ns[i] = 0
-            continue
-        if aux[i] == 0xFFFFFFFF:
-            capped += 1
-        out_ns[i] = np.int64(np.rint(np.float64(aux[i]) * ns_per_tick[p]))
+        timed = op[i] != 2
+        out_ns[i] = np.int64(np.rint(np.float64(aux[i]) * ns_per_tick[proc[i]])) * timed
+        capped += timed & (aux[i] == 0xFFFFFFFF)
     return capped

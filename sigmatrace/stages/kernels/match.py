@@ -1,23 +1,48 @@
-# mypy: allow-untyped-defs
+# mypy: allow-untyped-defs, allow-untyped-calls
 """Kernels of the match stage: posting order, flows, and which messages were seen."""
 
 from __future__ import annotations
 
 import numpy as np
-from numba import int64, void
+from numba import int64, types, void
 
 from sigmatrace.stages.kernels.jit import I8R, I8W, I8W2, U1R, U1W, U4R, U4W, U8R, U8W, U8W2, kernel
 
 
-@kernel(int64(U4R, U1R, U4R, U4R, U4W, U4W, U1W))
-def inversion_kernel(channel, op, ordinal, aux, last_ordinal, last_aux, state):
+@kernel(types.Tuple((int64, int64))(U4R, U1R))
+def span_kernel(channel, fate):
+    """Return the smallest channel of matchable rows, and how many numbers they span.
+
+    Args:
+        channel: ``(n,)`` u4.
+        fate: ``(n,)`` u1, ``schema.Fate``; other rows may name channels that do not exist.
+
+    Returns:
+        The smallest number and the span; 0 and 0 when no row is MATCHABLE (0).
+
+    Any order. Complexity O(n).
+    """
+    low, high = np.int64(0xFFFFFFFF), np.int64(-1)
+    for i in range(channel.size):
+        c = np.int64(channel[i])
+        low = min(low, c if fate[i] == 0 else np.int64(0xFFFFFFFF))
+        high = max(high, c if fate[i] == 0 else np.int64(-1))
+    if high < 0:
+        return np.int64(0), np.int64(0)
+    return low, high - low + 1
+
+
+@kernel(int64(U4R, U1R, U1R, U4R, U4R, int64, U4W, U4W, U1W))
+def inversion_kernel(channel, op, fate, ordinal, aux, low, last_ordinal, last_aux, state):
     """Find the channels whose arrivals did not complete in posting order.
 
     Args:
-        channel: ``(n,)`` u4, less the smallest one: indexes the three arrays below.
+        channel: ``(n,)`` u4.
         op: ``(n,)`` u1, ``schema.Op``; only RECV (2) is looked at.
+        fate: ``(n,)`` u1, ``schema.Fate``; only MATCHABLE (0) is looked at.
         ordinal: ``(n,)`` u4, modulo 2^32, in order of completion.
         aux: ``(n,)`` u4, posting order, modulo 2^32.
+        low: Channel that row 0 of the three arrays below stands for.
         last_ordinal: ``(channels,)`` u4, scratch.
         last_aux: ``(channels,)`` u4, scratch.
         state: ``(channels,)`` u1, zeros; output: 0 no arrival, 1 in order, 2 with an inversion.
@@ -32,9 +57,9 @@ def inversion_kernel(channel, op, ordinal, aux, last_ordinal, last_aux, state):
     """
     inverted = 0
     for i in range(channel.size):
-        if op[i] != 2:
+        if op[i] != 2 or fate[i] != 0:
             continue
-        c = channel[i]
+        c = np.int64(channel[i]) - low
         if state[c] == 1:
             forward = np.int32(ordinal[i] - last_ordinal[c]) >= 0
             if not forward or np.int32(aux[i] - last_aux[c]) < 0:
@@ -69,23 +94,24 @@ def flow_kernel(op, group, fate, ordinal, out_flow):
             out_flow[i] = 0
 
 
-@kernel(int64(U4R, U1R, U1R, U4R, U8R, U8R, I8W2, U8W2, I8W, I8W, I8W))
+@kernel(int64(U4R, U1R, U1R, U4R, U8R, U8R, int64, I8W2, U8W2, I8W, I8W, I8W))
 def runs_kernel(
-    channel, op, flags, aux, flow, size_bytes, span, sums, out_key, out_begin, out_stop
+    channel, op, flags, aux, flow, size_bytes, low, span, sums, out_key, out_begin, out_stop
 ):
     """Collect which messages were seen, as runs of ordinals, and sum them by channel.
 
     Args:
-        channel: ``(n,)`` u4, less the smallest one: indexes ``span`` and ``sums``.
+        channel: ``(n,)`` u4.
         op: ``(n,)`` u1, ``schema.Op``.
         flags: ``(n,)`` u1, ``schema.OpFlag``.
         aux: ``(n,)`` u4, of arrivals the posting order.
         flow: ``(n,)`` u8, 0 for rows that are left out.
         size_bytes: ``(n,)`` u8.
+        low: Channel that the first two rows of ``span`` and ``sums`` stand for.
         span: ``(2 * channels, 7)`` i8, filled with -1, scratch and output, row
-            ``2 * channel + direction``: open run's begin and stop, ``group * 2 + direction``
-            (0 sent, 1 received), and of arrivals the smallest and largest ordinal, the
-            smallest and largest ``aux``.
+            ``2 * (channel - low) + direction``: open run's begin and stop,
+            ``group * 2 + direction`` (0 sent, 1 received), largest of 2^32 - 1 - ordinal (so:
+            the smallest ordinal), largest ordinal, and the same two of ``aux``.
         sums: ``(2 * channels, 4)`` u8, zeros, output: messages, bytes in two limbs (sum of the
             low 32 bits, sum of the high 32 bits: exact for 2^32 rows of any size), and
             uncertain ones (ORDER_UNCERTAIN (2) or FAILED (8)).
@@ -99,13 +125,13 @@ def runs_kernel(
     Rows in any order; ascending ordinals within a channel make few runs. Complexity O(n).
     """
     runs = 0
-    low = np.uint64(0xFFFFFFFF)
+    limb, top = np.uint64(0xFFFFFFFF), np.int64(0xFFFFFFFF)
     for i in range(channel.size):
         if flow[i] == 0:
             continue
         direction = np.int64(op[i] == 2)
-        cell = np.int64(channel[i]) * 2 + direction
-        ordinal = np.int64(flow[i] & low)
+        cell = (np.int64(channel[i]) - low) * 2 + direction
+        ordinal, posted = np.int64(flow[i] & limb), np.int64(aux[i])
         if span[cell, 1] != ordinal:
             if span[cell, 1] >= 0:
                 out_key[runs] = span[cell, 2]
@@ -114,21 +140,15 @@ def runs_kernel(
                 runs += 1
             span[cell, 0] = ordinal
             span[cell, 2] = (np.int64(flow[i] >> np.uint64(32)) - 1) * 2 + direction
+            span[cell, 3] = max(span[cell, 3], top - ordinal)
         span[cell, 1] = ordinal + 1
-        if direction == 1:
-            posted = np.int64(aux[i])
-            if span[cell, 3] < 0:
-                span[cell, 3] = ordinal
-                span[cell, 5] = posted
-            span[cell, 3] = min(span[cell, 3], ordinal)
-            span[cell, 4] = max(span[cell, 4], ordinal)
-            span[cell, 5] = min(span[cell, 5], posted)
-            span[cell, 6] = max(span[cell, 6], posted)
+        span[cell, 4] = max(span[cell, 4], ordinal)
+        span[cell, 5] = max(span[cell, 5], top - posted)
+        span[cell, 6] = max(span[cell, 6], posted)
         sums[cell, 0] += np.uint64(1)
-        sums[cell, 1] += size_bytes[i] & low
+        sums[cell, 1] += size_bytes[i] & limb
         sums[cell, 2] += size_bytes[i] >> np.uint64(32)
-        if flags[i] & 10:
-            sums[cell, 3] += np.uint64(1)
+        sums[cell, 3] += np.uint64((flags[i] & 10) != 0)
     for row in range(span.shape[0]):
         if span[row, 1] >= 0:
             out_key[runs] = span[row, 2]

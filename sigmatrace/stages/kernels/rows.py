@@ -1,4 +1,4 @@
-# mypy: allow-untyped-defs
+# mypy: allow-untyped-defs, allow-untyped-calls
 """Kernels that compare and number rows of several integer columns."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# mypy: allow-untyped-defs
+# mypy: allow-untyped-defs, allow-untyped-calls
 """Kernel of the topology stage: what is known of a channel, onto each operation."""
 
 from __future__ import annotations

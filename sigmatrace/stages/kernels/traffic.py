@@ -1,4 +1,4 @@
-# mypy: allow-untyped-defs
+# mypy: allow-untyped-defs, allow-untyped-calls
 """Kernels of the traffic stage: counts and bytes by key, in one pass, without a sort."""
 
 from __future__ import annotations
@@ -6,21 +6,30 @@ from __future__ import annotations
 import numpy as np
 from numba import int64, void
 
-from sigmatrace.stages.kernels.jit import I4R, I8R, I8W, U1R, U8R, U8W, U8W2, kernel
+from sigmatrace.stages.kernels.jit import I4R, I8R, U1R, U8R, U8W, U8W2, kernel
 
 
 @kernel()
-def _slot(key, table_key, table_cell):
+def _slot(key, shift, table):
     """Return the slot of ``key`` in an open-addressing table, its own or the free one."""
-    h = key * np.uint64(0x9E3779B97F4A7C15)
-    h = (h ^ (h >> np.uint64(32))) * np.uint64(0xBF58476D1CE4E5B9)
-    slot = np.int64((h ^ (h >> np.uint64(31))) & np.uint64(table_key.size - 1))
-    while table_cell[slot] >= 0 and table_key[slot] != key:
-        slot = (slot + 1) & (table_key.size - 1)
+    slot = (key * np.uint64(0x9E3779B97F4A7C15)) >> shift
+    while table[slot, 0] != key + np.uint64(1) and table[slot, 0] != 0:
+        slot = (slot + np.uint64(1)) & np.uint64(table.shape[0] - 1)
     return slot
 
 
-@kernel(int64(I4R, I4R, U1R, U1R, U1R, U1R, U8R, int64, int64, U8W, I8W, U8W, U8W2))
+@kernel()
+def _shift(table):
+    """Return by how much a hash is shifted so that it is a slot of ``table``."""
+    shift = np.uint64(64)
+    size = table.shape[0]
+    while size > 1:
+        size >>= 1
+        shift -= np.uint64(1)
+    return shift
+
+
+@kernel(int64(I4R, I4R, U1R, U1R, U1R, U1R, U8R, int64, int64, U8W2, U8W, U8W2))
 def pair_kernel(
     src,
     dst,
@@ -31,8 +40,7 @@ def pair_kernel(
     size_bytes,
     start,
     cells,
-    table_key,
-    table_cell,
+    table,
     out_key,
     sums,
 ):
@@ -48,8 +56,8 @@ def pair_kernel(
         size_bytes: ``(n,)`` u8.
         start: First row to look at.
         cells: Cells in use already.
-        table_key: ``(slots,)`` u8, hash table; slots is a power of two above the cells.
-        table_cell: ``(slots,)`` i8, cell of the slot, -1 free.
+        table: ``(slots, 2)`` u8, hash table of key + 1 (0: free) and its cell; slots is a power
+            of two above the cells.
         out_key: ``(capacity,)`` u8, output: source + 1 (25 bits), destination + 1 (25 bits),
             layer (4), operation (8), nested (1), from the highest bit down.
         sums: ``(capacity + 1, 4)`` u8, output, added to: count, bytes in two limbs (sum of the
@@ -59,11 +67,11 @@ def pair_kernel(
     Returns:
         The first row not yet taken in: n, or less when there was no room for another cell.
 
-    Any order; runs of equal keys are fast. Complexity O(n) expected.
+    Any order. Complexity O(n) expected.
     """
     low = np.uint64(0xFFFFFFFF)
     one = np.uint64(1)
-    last, cell = np.uint64(0), -1
+    bits = _shift(table)
     i = start
     while i < src.size:
         key = (np.uint64(np.int64(src[i]) + 1) << np.uint64(38)) | (
@@ -71,27 +79,25 @@ def pair_kernel(
         )
         key |= (np.uint64(layer[i]) << np.uint64(9)) | (np.uint64(op[i]) << one)
         key |= np.uint64(depth[i] > 0)
-        if cell < 0 or key != last:
-            slot = _slot(key, table_key, table_cell)
-            if table_cell[slot] < 0:
-                if cells == out_key.size:
-                    break
-                table_key[slot] = key
-                table_cell[slot] = cells
-                out_key[cells] = key
-                cells += 1
-            last, cell = key, table_cell[slot]
+        slot = _slot(key, bits, table)
+        if table[slot, 0] == 0:
+            if cells == out_key.size:
+                break
+            table[slot, 0] = key + one
+            table[slot, 1] = cells
+            out_key[cells] = key
+            cells += 1
+        cell = table[slot, 1]
         sums[cell, 0] += one
         sums[cell, 1] += size_bytes[i] & low
         sums[cell, 2] += size_bytes[i] >> np.uint64(32)
-        if flags[i] & 1:
-            sums[cell, 3] += one
+        sums[cell, 3] += np.uint64(flags[i] & 1)
         i += 1
     sums[out_key.size, 0] = np.uint64(cells)
     return i
 
 
-@kernel(int64(I8R, int64, int64, I4R, U1R, U1R, U1R, U8R, int64, int64, U8W, I8W, U8W, U8W2))
+@kernel(int64(I8R, int64, int64, I4R, U1R, U1R, U1R, U8R, int64, int64, U8W2, U8W, U8W2))
 def bin_kernel(
     t_ns,
     first_bin,
@@ -103,8 +109,7 @@ def bin_kernel(
     size_bytes,
     start,
     cells,
-    table_key,
-    table_cell,
+    table,
     out_key,
     sums,
 ):
@@ -122,8 +127,7 @@ def bin_kernel(
         size_bytes: ``(n,)`` u8.
         start: As in ``pair_kernel``, and so are the rest.
         cells: Cells in use already.
-        table_key: ``(slots,)`` u8.
-        table_cell: ``(slots,)`` i8.
+        table: ``(slots, 2)`` u8.
         out_key: ``(capacity,)`` u8, output: bin (27 bits), process + 1 (25), layer (4),
             operation (8), from the highest bit down.
         sums: ``(capacity + 1, 4)`` u8, output, added to: count, bytes in two limbs, unused.
@@ -131,11 +135,11 @@ def bin_kernel(
     Returns:
         The first row not yet taken in.
 
-    Any order; runs of equal keys are fast. Complexity O(n) expected.
+    Any order. Complexity O(n) expected.
     """
     low = np.uint64(0xFFFFFFFF)
     one = np.uint64(1)
-    last, cell = np.uint64(0), -1
+    bits = _shift(table)
     i = start
     while i < t_ns.size:
         if layer[i] == 1 and depth[i] > 0:
@@ -144,16 +148,15 @@ def bin_kernel(
         key = np.uint64((t_ns[i] >> shift) - first_bin) << np.uint64(37)
         key |= np.uint64(np.int64(proc[i]) + 1) << np.uint64(12)
         key |= (np.uint64(layer[i]) << np.uint64(8)) | np.uint64(op[i])
-        if cell < 0 or key != last:
-            slot = _slot(key, table_key, table_cell)
-            if table_cell[slot] < 0:
-                if cells == out_key.size:
-                    break
-                table_key[slot] = key
-                table_cell[slot] = cells
-                out_key[cells] = key
-                cells += 1
-            last, cell = key, table_cell[slot]
+        slot = _slot(key, bits, table)
+        if table[slot, 0] == 0:
+            if cells == out_key.size:
+                break
+            table[slot, 0] = key + one
+            table[slot, 1] = cells
+            out_key[cells] = key
+            cells += 1
+        cell = table[slot, 1]
         sums[cell, 0] += one
         sums[cell, 1] += size_bytes[i] & low
         sums[cell, 2] += size_bytes[i] >> np.uint64(32)
@@ -162,18 +165,18 @@ def bin_kernel(
     return i
 
 
-@kernel(void(U8R, U8W, I8W))
-def fill_kernel(key, table_key, table_cell):
+@kernel(void(U8R, U8W2))
+def fill_kernel(key, table):
     """Enter keys into an empty hash table of the kernels above; cell k is that of ``key[k]``.
 
     Args:
         key: ``(cells,)`` u8, distinct, any order.
-        table_key: ``(slots,)`` u8, output; slots is a power of two above the cells.
-        table_cell: ``(slots,)`` i8, output, filled with -1.
+        table: ``(slots, 2)`` u8, zeros, output; slots is a power of two above the cells.
 
     Complexity O(n) expected.
     """
+    bits = _shift(table)
     for cell in range(key.size):
-        slot = _slot(key[cell], table_key, table_cell)
-        table_key[slot] = key[cell]
-        table_cell[slot] = cell
+        slot = _slot(key[cell], bits, table)
+        table[slot, 0] = key[cell] + np.uint64(1)
+        table[slot, 1] = cell

@@ -210,7 +210,7 @@ def test_restore_hands_the_ordinals_out_by_posting_order(rows, base):
     aux = np.array([(a + base) % 2**32 for _, _, a in rows], np.uint32)
     taken = defaultdict(itertools.count)
     ordinal = np.array([(next(taken[c, r]) + base) % 2**32 for c, r, _ in rows], np.uint32)
-    got = restore(channel, op, ordinal, aux)
+    got = restore(channel, op, np.zeros_like(op), ordinal, aux)
     for c, r in {(c, r) for c, r, _ in rows}:
         at = [k for k, row in enumerate(rows) if row[:2] == (c, r)]
         want = ordinal[at].tolist()

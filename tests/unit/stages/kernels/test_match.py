@@ -12,6 +12,7 @@ from sigmatrace.stages.kernels.match import (
     flow_kernel,
     inversion_kernel,
     runs_kernel,
+    span_kernel,
     union_kernel,
 )
 
@@ -32,12 +33,15 @@ def columns(rows, *dtypes):
 def test_inversion_finds_the_channels_python_finds(base, rows):
     """``base`` near 2^32 makes both counters wrap."""
     moved = [(c, o, (k + base) % 2**32, (a + base) % 2**32) for c, o, k, a in rows]
-    arrays = columns(moved, np.uint32, np.uint8, np.uint32, np.uint32)
+    channel, op, ordinal, aux = columns(moved, np.uint32, np.uint8, np.uint32, np.uint32)
+    fate = (channel == 3).astype(np.uint8)  # channel 3 cannot be matched: not looked at
+    channel += np.uint32(100)
     state = np.zeros(4, np.uint8)
-    count = inversion_kernel(*arrays, np.zeros(4, np.uint32), np.zeros(4, np.uint32), state)
+    last = np.zeros(4, np.uint32), np.zeros(4, np.uint32)
+    count = inversion_kernel(channel, op, fate, ordinal, aux, 100, *last, state)
     by_channel = defaultdict(list)
     for c, o, k, a in rows:
-        if o == 2:
+        if o == 2 and c != 3:
             by_channel[c].append((k, a))
     want = [0] * 4
     for c, seen in by_channel.items():
@@ -77,7 +81,7 @@ def test_runs_and_their_union_are_the_sets_of_ordinals(rows):
     flow = np.where(used, ((group + np.uint64(1)) << np.uint64(32)) | ordinal, np.uint64(0))
     span, sums = np.full((8, 7), -1, np.int64), np.zeros((8, 4), np.uint64)
     out = [np.empty(len(rows), np.int64) for _ in range(3)]
-    count = runs_kernel(channel, op, flags, aux, flow, size, span, sums, *out)
+    count = runs_kernel(channel + np.uint32(9), op, flags, aux, flow, size, 9, span, sums, *out)
     key, begin, stop = (column[:count] for column in out)
     order = np.lexsort((begin, key))
     merged = [np.empty(count, np.int64) for _ in range(3)]
@@ -99,9 +103,17 @@ def test_runs_and_their_union_are_the_sets_of_ordinals(rows):
         assert int(sums[cell, 2]) * 2**32 + int(sums[cell, 1]) == total[cell]
         assert sums[cell, 0] == len(cells[cell])
         assert sums[cell, 3] == sum(f & 10 > 0 for _, _, f in cells[cell])
-        if cell % 2 and cells[cell]:
+        if cells[cell]:
             k, a, _ = zip(*cells[cell], strict=True)
-            assert span[cell, 3:].tolist() == [min(k), max(k), min(a), max(a)]
+            top = 2**32 - 1
+            assert span[cell, 3:].tolist() == [top - min(k), max(k), top - min(a), max(a)]
+
+
+@given(st.lists(st.tuples(U4, st.integers(0, 2))))
+def test_span_is_that_of_the_matchable(rows):
+    used = [c for c, fate in rows if fate == 0]
+    want = (min(used), max(used) - min(used) + 1) if used else (0, 0)
+    assert span_kernel(*columns(rows, np.uint32, np.uint8)) == want
 
 
 @given(st.lists(st.tuples(st.integers(0, 255), st.integers(0, 8))))
