@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
 from sigmatrace.export import perfetto_packets as packets
 from sigmatrace.export.kernels.order import group_rows, pair_regions, sort_rows
 from sigmatrace.export.kernels.packets import COUNTER_BYTES, encode_counters
+from sigmatrace.export.kernels.wire import SLACK_BYTES
 from sigmatrace.export.perfetto_segments import Rows
 from sigmatrace.export.perfetto_tracks import Track, Tracks
 from sigmatrace.partition import Partition, Run
@@ -36,6 +38,11 @@ EGRESS = (Op.SEND, Op.PUT, Op.ATOMIC, Op.ATOMIC_FETCH)
 """Operations whose bytes come into, and leave, the process that asked for them."""
 
 _DIRECTIONS = {"egress": EGRESS, "ingress": INGRESS}
+
+
+def fact_ns(run: Run, name: str) -> int:
+    """Return a fact of the run that is a time in ns."""
+    return int(cast(int, run.facts[name]))
 
 
 def marks_of(part: Partition) -> np.ndarray:
@@ -141,7 +148,7 @@ class Counters:
         Args:
             base_ns: Unix ns of the trace's zero, not after any value.
         """
-        out = np.empty(self.uuid.size * COUNTER_BYTES, np.uint8)
+        out = np.empty(self.uuid.size * COUNTER_BYTES + SLACK_BYTES, np.uint8)
         used = encode_counters(self.uuid, self.t_ns - base_ns, self.value, out)
         return self.described + out[:used].tobytes()
 
@@ -157,7 +164,7 @@ def traffic_counters(run: Run, tracks: Tracks, uuid: int) -> Counters:
         tracks: Numbers of tracks.
         uuid: Number of the first counter.
     """
-    base_ns, bin_ns = (int(str(run.facts[name])) for name in ("base_ns", "bin_ns"))
+    base_ns, bin_ns = fact_ns(run, "base_ns"), fact_ns(run, "bin_ns")
     op = run.column("timeline", "op")
     parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     described = b""

@@ -13,8 +13,8 @@ from sigmatrace.export.kernels.packets import (
     NAME_OF_NOTE,
     NAME_OF_PEER,
     NAME_OF_SIZE,
-    PADDED_BYTES,
 )
+from sigmatrace.export.kernels.wire import PADDED_BYTES
 
 CLOCK_REALTIME, CLOCK_BOOTTIME, CLOCK_DELTA = 1, 6, 64
 """Clock numbers; ``CLOCK_DELTA`` counts from packet to packet of its own sequence."""

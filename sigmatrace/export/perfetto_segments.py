@@ -12,9 +12,19 @@ import numpy as np
 from sigmatrace.export import perfetto_packets as packets
 from sigmatrace.export.kernels import packets as kernel
 from sigmatrace.export.kernels.order import end_range, group_rows, sort_rows
+from sigmatrace.export.kernels.wire import SLACK_BYTES
 from sigmatrace.export.perfetto_tracks import BORDER, SEGMENT, Track, Tracks
 
 Text = Callable[[int], str]
+_COUNTS = {
+    "slices": kernel.SLICES,
+    "instants": kernel.INSTANTS,
+    "flow_starts": kernel.FLOW_STARTS,
+    "flow_ends": kernel.FLOW_ENDS,
+    "displaced": kernel.DISPLACED,
+    "early": kernel.EARLY,
+}
+_Pair = tuple[np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -86,7 +96,7 @@ class PieceWriter:
     def __init__(
         self, number: int, file: BinaryIO, tracks: Tracks, peers: list[str], base_ns: int
     ) -> None:
-        self.counts: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter(dict.fromkeys(_COUNTS, 0))
         self._number = number
         self._file = file
         self._tracks = tracks
@@ -114,7 +124,7 @@ class PieceWriter:
         min_end, max_end = end_range(order, rows.begin_ns, rows.length_ns)
         sequence = self._tracks.sequence(self._number, rows.kind, thread)
         spare = self._tracks.lane(self._number, self._lanes)
-        stat = kernel.encode_track(
+        kernel.encode_track(
             order,
             rows.begin_ns,
             rows.length_ns,
@@ -122,12 +132,14 @@ class PieceWriter:
             self._base_ns,
             min_end,
             spare + 1,
-            np.frombuffer(packets.number(10, sequence), np.uint8),
+            _word(packets.number(10, sequence)),
             scratch.out,
             scratch.borders,
             scratch.iids,
             scratch.listed,
-        ).tolist()
+            scratch.room,
+        )
+        stat = scratch.room[0].tolist()
         head, track_at = self._head(rows, sequence, stat, scratch)
         self._describe_lanes(thread, spare, stat[kernel.LANES])
         start = self._file.tell()
@@ -164,12 +176,8 @@ class PieceWriter:
         self._lanes += lanes + 1
 
     def _count(self, stat: list[int]) -> None:
-        self.counts["slices"] += stat[kernel.SLICES]
-        self.counts["instants"] += stat[kernel.INSTANTS]
-        self.counts["flow_starts"] += stat[kernel.FLOW_STARTS]
-        self.counts["flow_ends"] += stat[kernel.FLOW_ENDS]
-        self.counts["displaced"] += stat[kernel.DISPLACED]
-        self.counts["early"] += stat[kernel.EARLY]
+        for name, place in _COUNTS.items():
+            self.counts[name] += stat[place]
 
 
 @dataclass(frozen=True)
@@ -180,13 +188,24 @@ class _Scratch:
     borders: tuple[np.ndarray, ...]
     iids: tuple[np.ndarray, ...]
     listed: tuple[np.ndarray, ...]
+    room: tuple[np.ndarray, np.ndarray, _Pair, _Pair]
 
     @classmethod
     def of(cls, rows: Rows, most: int, peers: int) -> _Scratch:
         keys = (int(rows.name.max(initial=0)) + 1, peers, int(rows.note.max(initial=0)) + 1)
+
+        def some() -> np.ndarray:
+            return np.empty(most, np.int64)
+
         return cls(
-            np.empty(most * kernel.ROW_BYTES, np.uint8),
-            tuple(np.empty(most, np.int64) for _ in range(3)),
+            np.empty(most * kernel.ROW_BYTES + SLACK_BYTES, np.uint8),
+            (some(), some(), some()),
             tuple(np.zeros(size, np.int32) for size in keys),
             tuple(np.empty(size, np.int64) for size in keys),
+            (np.zeros(kernel.STATS, np.int64), some(), (some(), some()), (some(), some())),
         )
+
+
+def _word(field: bytes) -> np.ndarray:
+    """Return at most 8 bytes as a little-endian number, and how many there are."""
+    return np.array([int.from_bytes(field, "little"), len(field)], np.uint64)

@@ -4,21 +4,25 @@ Field numbers and wire types are those of Perfetto's ``trace_packet.proto``, ``t
 and ``debug_annotation.proto``. All lengths fit one byte: a packet has at most ``ROW_BYTES`` bytes.
 """
 
-# mypy: allow-untyped-defs, allow-untyped-calls
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, call-arg, call-overload"
 
 from __future__ import annotations
 
 import numpy as np
 from numba import njit, types
 
+from sigmatrace.export.kernels.wire import (
+    PADDED_BYTES,
+    put_padded,
+    put_varint,
+    store,
+)
+
 ROW_BYTES = 160
 """Most bytes that one row can take: begin and end of a slice with everything."""
 
 NAME_OF_SIZE, NAME_OF_PEER, NAME_OF_NOTE, NAME_OF_FAILED = 1, 2, 3, 4
 """Interning ids of the names of the arguments."""
-
-PADDED_BYTES = 10
-"""Bytes of a padded varint: a number that is filled in when the pieces are joined."""
 
 (
     BYTES,
@@ -40,7 +44,7 @@ PADDED_BYTES = 10
     IDLE,
     STATS,
 ) = range(18)
-"""Meaning of the numbers that ``encode_track`` returns, and how many there are."""
+"""Places in the totals of ``encode_track``, and how many there are."""
 
 COUNTER_BYTES = 48
 """Most bytes that one counter value can take."""
@@ -59,86 +63,72 @@ _READ = {
 
 
 @njit(inline="always")
-def _varint(out, at, value):
-    value = np.uint64(value)
-    while value >= np.uint64(128):
-        out[at] = np.uint8(value & np.uint64(127)) | np.uint8(128)
-        value >>= np.uint64(7)
-        at += 1
-    out[at] = np.uint8(value)
-    return at + 1
-
-
-@njit(inline="always")
-def _padded(out, at, value):
-    value = np.uint64(value)
-    for _ in range(PADDED_BYTES - 1):
-        out[at] = np.uint8(value & np.uint64(127)) | np.uint8(128)
-        value >>= np.uint64(7)
-        at += 1
-    out[at] = np.uint8(value)
-    return at + 1
-
-
-@njit(inline="always")
-def _fixed64(out, at, bits):
-    for k in range(8):
-        out[at + k] = np.uint8((bits >> np.uint64(8 * k)) & np.uint64(255))
-    return at + 8
-
-
-@njit(inline="always")
 def _event(out, at, sequence, kind):
     """Write what stands between a packet's time and the rest of its track event."""
-    for k in range(sequence.size):
-        out[at + k] = sequence[k]
-    at += sequence.size
-    out[at] = 0x5A
-    out[at + 2] = 0x48
-    out[at + 3] = kind
+    store(out, at, sequence[0])
+    at += np.int64(sequence[1])
+    store(out, at, np.uint32(0x0048005A) | np.uint32(kind) << np.uint32(24))
     return at + 4
 
 
 @njit(inline="always")
 def _head(out, at, delta, sequence, kind):
     """Write a packet up to its track event's type; the lengths are set by ``_close``."""
-    out[at] = 0x0A
-    out[at + 2] = 0x40
-    return _event(out, _varint(out, at + 3, delta), sequence, kind)
+    store(out, at, np.uint32(0x0040000A))
+    return _event(out, put_varint(out, at + 3, delta), sequence, kind)
 
 
 @njit(inline="always")
 def _first_head(out, at, sequence, kind):
     """The same with a time that is filled in later."""
-    out[at] = 0x0A
-    out[at + 2] = 0x40
-    return _event(out, _padded(out, at + 3, 0), sequence, kind)
+    store(out, at, np.uint32(0x0040000A))
+    return _event(out, put_padded(out, at + 3, 0), sequence, kind)
 
 
 @njit(inline="always")
 def _close(out, start, event, at):
-    out[start + 1] = at - start - 2
-    out[event + 1] = at - event - 2
+    store(out, start + 1, np.uint8(at - start - 2))
+    store(out, event + 1, np.uint8(at - event - 2))
     return at
 
 
 @njit(inline="always")
 def _track(out, at, uuid):
-    out[at] = 0x58
-    return _padded(out, at + 1, uuid)
+    store(out, at, np.uint8(0x58))
+    return put_padded(out, at + 1, uuid)
+
+
+@njit(inline="always")
+def _size_argument(out, at, size):
+    """``debug_annotations`` with ``name_iid`` and ``uint_value``."""
+    store(out, at, np.uint64(0x1800080022 | NAME_OF_SIZE << 24))
+    end = put_varint(out, at + 5, size)
+    store(out, at + 1, np.uint8(end - at - 2))
+    return end
 
 
 @njit(inline="always")
 def _text_argument(out, at, name, iid):
-    """An argument whose value is an interned string."""
-    out[at] = 0x22
-    out[at + 2] = 0x08
-    out[at + 3] = name
-    out[at + 4] = 0x88
-    out[at + 5] = 0x01
-    end = _varint(out, at + 6, iid)
-    out[at + 1] = end - at - 2
+    """``debug_annotations`` with ``name_iid`` and ``string_value_iid``."""
+    store(out, at, np.uint64(0x018800080022 | name << 24))
+    end = put_varint(out, at + 6, iid)
+    store(out, at + 1, np.uint8(end - at - 2))
     return end
+
+
+@njit(inline="always")
+def _failed_argument(out, at):
+    """``debug_annotations`` with ``name_iid`` and ``bool_value``."""
+    store(out, at, np.uint64(0x011000080422 | NAME_OF_FAILED << 24))
+    return at + 6
+
+
+@njit(inline="always")
+def _flow(out, at, flow, sink):
+    """Field 47 ``flow_ids`` at the source, 48 ``terminating_flow_ids`` at the sink."""
+    store(out, at, np.uint16(0x0381 if sink else 0x02F9))
+    store(out, at + 2, flow)
+    return at + 10
 
 
 @njit(inline="always")
@@ -149,36 +139,6 @@ def _intern(iids, listed, count, key):
         count += 1
         iids[key] = count
     return iids[key], count
-
-
-@njit(inline="always")
-def _size_argument(out, at, size):
-    out[at] = 0x22
-    out[at + 2] = 0x08
-    out[at + 3] = NAME_OF_SIZE
-    out[at + 4] = 0x18
-    end = _varint(out, at + 5, size)
-    out[at + 1] = end - at - 2
-    return end
-
-
-@njit(inline="always")
-def _failed_argument(out, at):
-    out[at] = 0x22
-    out[at + 1] = 4
-    out[at + 2] = 0x08
-    out[at + 3] = NAME_OF_FAILED
-    out[at + 4] = 0x10
-    out[at + 5] = 1
-    return at + 6
-
-
-@njit(inline="always")
-def _flow(out, at, flow, sink):
-    """Field 47 ``flow_ids`` at the source, 48 ``terminating_flow_ids`` at the sink."""
-    out[at] = 0x81 if sink else 0xF9
-    out[at + 1] = 0x03 if sink else 0x02
-    return _fixed64(out, at + 2, flow)
 
 
 @njit(inline="always")
@@ -273,9 +233,9 @@ def _place(t, stop, at, out, stat, border, lane_uuid, stack, heap, free, borders
 def _describe(row, at, out, stat, columns, iids, listed):
     """Write the name, the arguments and the flow of a row."""
     name, size, flags, op, peer, note, flow = columns
-    out[at] = 0x50
+    store(out, at, np.uint8(0x50))
     iid, stat[NAMES] = _intern(iids[0], listed[0], stat[NAMES], name[row])
-    at = _varint(out, at + 1, iid)
+    at = put_varint(out, at + 1, iid)
     if flags[row] & _SIZE_UNKNOWN == 0:
         at = _size_argument(out, at, size[row])
     if peer[row] >= 0:
@@ -298,22 +258,43 @@ _COLUMNS = types.Tuple(
 )
 
 
+_PAIR = types.UniTuple(_I8, 2)
+
+
+# Without numba's run time, and so without memory of its own: counting references to arrays
+# that are handed from helper to helper took 85 % of the time.
+
+
 @njit(
-    _I8(
+    types.void(
         *(_READ["int64"],) * 3,
         _COLUMNS,
         *(types.int64,) * 3,
-        _READ["uint8"],
+        _READ["uint64"],
         _U1,
         types.UniTuple(_I8, 3),
         types.UniTuple(_I4, 3),
         types.UniTuple(_I8, 3),
+        types.Tuple((_I8, _I8, _PAIR, _PAIR)),
     ),
     cache=True,
     nogil=True,
+    _nrt=False,
 )
 def encode_track(
-    order, begin, length, columns, base, border, lane_uuid, sequence, out, borders, iids, listed
+    order,
+    begin,
+    length,
+    columns,
+    base,
+    border,
+    lane_uuid,
+    sequence,
+    out,
+    borders,
+    iids,
+    listed,
+    room,
 ):
     """Encode the rows of one track in time order; every row a slice, or an instant.
 
@@ -332,23 +313,24 @@ def encode_track(
         base: Unix ns; rows that begin before it are counted.
         border: Unix ns, see above.
         lane_uuid: Number of the first lane's track.
-        sequence: u1[], the encoded field ``trusted_packet_sequence_id``.
-        out: u1[>= m * ROW_BYTES], gets the packets.
+        sequence: u8[2], the encoded field ``trusted_packet_sequence_id`` as a little-endian
+            number, and how many bytes it has.
+        out: u1[>= m * ROW_BYTES + SLACK_BYTES], gets the packets.
         borders: i8[>= m] three times, gets of the border slices: the place of the track number
             in the begin packet, in the end packet, and the begin in Unix ns.
         iids: i4[] three times, by name, peer and note: room for interning ids; all 0 at first,
             and again on return.
         listed: i8[] three times, gets the names, peers and notes in the order of their ids.
 
-    Returns:
-        i8[STATS]: totals, see the constants of this module. The first packet's time is a
-        padded varint at ``FIRST_AT``; the rest are relative to the packet before.
+        room: ``stat`` i8[STATS], gets the totals, see the constants of this module; then i8[>= m]
+            to work in: one, a pair, a pair.
+
+    The first packet's time is a padded varint at ``FIRST_AT``; the others' are relative to the
+    packet before.
     """
     rows = order.size
-    stat = np.zeros(STATS, np.int64)
-    stack = (np.empty(rows, np.int64), np.empty(rows, np.int64))
-    heap = (np.empty(rows, np.int64), np.empty(rows, np.int64))
-    free = np.empty(rows, np.int64)
+    stat, free, heap, stack = room
+    stat[:] = 0
     stat[FIRST_AT] = 3
     for i in range(rows):
         row = order[i]
@@ -374,7 +356,6 @@ def encode_track(
     for k in range(3):
         for i in range(stat[NAMES + k]):
             iids[k][listed[k][i]] = 0
-    return stat
 
 
 @njit(types.int64(_READ["int64"], _READ["int64"], _READ["float64"], _U1), cache=True, nogil=True)
@@ -385,22 +366,22 @@ def encode_counters(uuid, t, value, out):
         uuid: i8[n], counter track.
         t: i8[n], exported ns, not negative.
         value: f8[n].
-        out: u1[>= n * COUNTER_BYTES], gets the packets.
+        out: u1[>= n * COUNTER_BYTES + SLACK_BYTES], gets the packets.
 
     Returns:
         Bytes written.
     """
     at = 0
     bits = value.view(np.uint64)
-    sequence = np.array([0x50, 1], np.uint8)
+    sequence = np.array([0x0150, 2], np.uint64)
     for i in range(uuid.size):
         start = at
         at = _head(out, at, t[i], sequence, _COUNTER)
         event = at - 4
-        out[at] = 0x58
-        at = _varint(out, at + 1, uuid[i])
-        out[at] = 0xE1
-        out[at + 1] = 0x02
-        at = _fixed64(out, at + 2, bits[i])
+        store(out, at, np.uint8(0x58))
+        at = put_varint(out, at + 1, uuid[i])
+        store(out, at, np.uint16(0x02E1))
+        store(out, at + 2, bits[i])
+        at += 10
         at = _close(out, start, event, at)
     return at
