@@ -26,6 +26,7 @@ from sigmatrace.export.base import Exported, Exporter, Piece
 from sigmatrace.export.perfetto_marks import (
     MARK,
     Counters,
+    fact_ns,
     mark_counters,
     mark_texts,
     marks_of,
@@ -49,7 +50,15 @@ _COPY_BYTES = 256 << 10
 
 
 class PerfettoExporter(Exporter):
-    """Writes ``trace.pftrace``."""
+    """Writes ``trace.pftrace``.
+
+    Its counts, as trace_processor sees them: the table ``slice`` has ``slices`` + ``instants``
+    rows, ``counter`` has ``counters``; ``flow`` has one for each message of which both ends were
+    exported and the send stands before the receive, so at most the smaller of ``flow_starts`` and
+    ``flow_ends``. Besides: ``displaced``, slices on lanes because they overlap others of their
+    thread; ``early``, events before the run's zero; ``regions_open`` and ``regions_stray_ends``,
+    begins without an end and ends without a begin.
+    """
 
     name: ClassVar[str] = "perfetto"
     requires: ClassVar[Columns] = {
@@ -198,7 +207,7 @@ def completions(part: Partition) -> Rows:
 
 def _writer(number: int, file: BinaryIO, run: Run) -> PieceWriter:
     peers = run.tables["processes"].column("label").to_pylist()
-    return PieceWriter(number, file, Tracks.of(run), peers, int(str(run.facts["base_ns"])))
+    return PieceWriter(number, file, Tracks.of(run), peers, fact_ns(run, "base_ns"))
 
 
 def _summary(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -217,7 +226,7 @@ def _zero(
     counters: Sequence[Counters],
 ) -> int:
     """Return the trace's zero: the run's, or the first event's where that is earlier."""
-    firsts = [int(str(run.facts["base_ns"]))]
+    firsts = [fact_ns(run, "base_ns")]
     firsts += [int(segments["first_ns"].min()) for segments, _ in summaries if segments.size]
     firsts += [int(own.t_ns.min()) for own in counters if own.t_ns.size]
     return min(firsts)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
@@ -37,6 +38,11 @@ EGRESS = (Op.SEND, Op.PUT, Op.ATOMIC, Op.ATOMIC_FETCH)
 """Operations whose bytes come into, and leave, the process that asked for them."""
 
 _DIRECTIONS = {"egress": EGRESS, "ingress": INGRESS}
+
+
+def fact_ns(run: Run, name: str) -> int:
+    """Return a fact of the run that is a time in ns."""
+    return int(cast(int, run.facts[name]))
 
 
 def marks_of(part: Partition) -> np.ndarray:
@@ -158,7 +164,7 @@ def traffic_counters(run: Run, tracks: Tracks, uuid: int) -> Counters:
         tracks: Numbers of tracks.
         uuid: Number of the first counter.
     """
-    begin_ns, bin_ns = (int(str(run.facts[name])) for name in ("timeline_ns", "bin_ns"))
+    begin_ns, bin_ns = fact_ns(run, "timeline_ns"), fact_ns(run, "bin_ns")
     op = run.column("timeline", "op")
     parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     described = b""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -343,7 +342,7 @@ def test_declared_columns_exist_with_these_types():
         assert columns.items() <= known[name].items()
 
 
-def test_read_only_columns_are_taken_as_they_are():
+def test_read_only_columns_are_taken_as_they_are(tmp_path):
     part = partition(0, [send(1, 2)])
     assert not part.column("ops", "t_ns").flags.writeable
-    assert part.column("ops", "t_ns").dtype == np.int64
+    assert PerfettoExporter().write(part, run(), tmp_path).counts["slices"] == 1
