@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import signal
 import uuid
 from collections.abc import Hashable, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -97,7 +98,7 @@ class Cluster:
             _check_workers(client, modules)
             *parts, last = client.get(graph, [*counted, key], sync=False)
             try:
-                for future in as_completed(parts):
+                for future in as_completed(parts, loop=client.loop):
                     if future.status == "error":
                         break
                     progress.step()
@@ -111,13 +112,17 @@ def _processes(graph: Graph, key: Hashable, workers: int) -> Any:
     import dask.multiprocessing
 
     context = get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+    with ProcessPoolExecutor(workers, context, _leave_interrupts_to_the_parent) as pool:
         try:
             return dask.multiprocessing.get(
                 graph, key, pool=pool, optimize_graph=False, chunksize=1
             )
         except dask.multiprocessing.RemoteException as error:
             raise error.exception from None
+
+
+def _leave_interrupts_to_the_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _check_workers(client: Any, modules: Sequence[str]) -> None:

@@ -65,6 +65,8 @@ def _equations(
         yield text, one.written + one.surplus, found
     read = read_counts(account)
     yield from _of_match(stages.get("match", {}), read)
+    if "operations" in stages.get("traffic", {}):
+        yield "traffic: operations = op records", stages["traffic"]["operations"], read["op"]
     for name, one in stages.items():
         for equation in one.get("balance", ()):
             yield f"{name}: {equation['name']}", equation["left"], equation["right"]

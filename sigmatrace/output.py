@@ -37,12 +37,12 @@ class Output:
     def __init__(self, place: Path, *, overwrite: bool = False) -> None:
         self.place = place.resolve() if place.is_symlink() else place
         self.overwrite = overwrite
-        self._check()
         host, (pid, born) = socket.gethostname(), (os.getpid(), _born(os.getpid()))
         self.staging = self.place.with_name(f".{self.place.name}.{host}-{pid}-{born}.partial")
         try:
             self.place.parent.mkdir(parents=True, exist_ok=True)
             _sweep(self.place)
+            self._check()
             self.staging.mkdir()
         except OSError as error:
             raise _unwritable(self.place, error) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ LOG_SPREAD = 100
 LABELS_MAX = 32
 VALUES_MAX = 12
 """Cells carry their value in matrices of at most this many rows."""
+CELLS_MAX = 1024
+"""Larger matrices are drawn in blocks, so that every cell has a pixel of its own."""
 EMPTY = "#f2f2f2"
 
 
@@ -128,9 +131,10 @@ def draw(matrix: Matrix) -> Any:
     from matplotlib.colors import LogNorm, Normalize
     from matplotlib.figure import Figure
 
-    values = np.ma.masked_equal(matrix.values.astype(np.float64), 0)
-    size = len(matrix.labels)
-    side = min(max(5.0, 1.5 + 0.3 * size), 10.0)
+    block = -(-len(matrix.labels) // CELLS_MAX)
+    values = np.ma.masked_equal(_in_blocks(matrix.values, block).astype(np.float64), 0)
+    size = len(values)
+    side = min(max(5.0, 1.5 + 0.3 * size), 10.0 if size <= 512 else 14.0)
     figure = Figure(figsize=(side + 1.5, side), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
@@ -139,16 +143,40 @@ def draw(matrix: Matrix) -> Any:
     norm = LogNorm(low, high) if is_log else Normalize(0, high)
     colours = matplotlib.colormaps[COLOURS].with_extremes(bad=EMPTY)
     image = axes.imshow(values, cmap=colours, norm=norm, interpolation="nearest")
-    axes.set_title(f"{matrix.title}\ntotal {_text(int(matrix.values.sum()), matrix.unit)}")
+    note = f"; a cell is {block} x {block}" if block > 1 else ""
+    axes.set_title(f"{matrix.title}\ntotal {_text(int(matrix.values.sum()), matrix.unit)}{note}")
     axes.set_xlabel("to")
     axes.set_ylabel("from")
-    _label(axes, matrix.labels)
+    _label(axes, matrix.labels[::block])
     if size <= VALUES_MAX:
         _write_values(axes, matrix, norm)
     scale = f"{matrix.unit}, logarithmic" if is_log else matrix.unit
     bar = figure.colorbar(image, ax=axes, label=f"{scale}; blank: none", shrink=0.8)
+    bar.set_ticks(_ticks(low, high, is_log, matrix.unit))
+    bar.minorticks_off()
     bar.ax.yaxis.set_major_formatter(lambda value, _: _text(value, matrix.unit))
     return figure
+
+
+def _in_blocks(values: np.ndarray, block: int) -> np.ndarray:
+    """Return sums over blocks of ``block`` rows and columns."""
+    starts = np.arange(0, len(values), block)
+    return np.add.reduceat(np.add.reduceat(values, starts, 0), starts, 1)
+
+
+def _ticks(low: float, high: float, is_log: bool, unit: str) -> list[float]:
+    """Return round numbers of the unit from ``low`` to ``high``."""
+    base = 2 if unit == "bytes" else 10
+    if is_log:
+        first, last = math.floor(math.log(low, base)), math.ceil(math.log(high, base))
+        step = max(1, round((last - first) / 8))
+        powers = range(-(-first // step) * step, last + 1, step)
+        return [float(base**power) for power in powers if low <= base**power <= high]
+    one = 1024.0 ** int(math.log(max(high, 1), 1024)) if unit == "bytes" else 1.0
+    rough = high / one / 6
+    decade = 10.0 ** math.floor(math.log10(rough))
+    step = next(s for s in (1, 2, 5, 10) if s * decade >= rough) * decade * one
+    return [at * step for at in range(int(high / step) + 1)]
 
 
 def _label(axes: Any, labels: Sequence[str]) -> None:
