@@ -95,7 +95,7 @@ def nothing_recorded(
     if ranks or _is_mpi(command, found, environment):
         return shared_memory(command, found, environment)
     return [
-        "the libraries were loaded, but no operation went through them",
+        "the libraries were loaded, but no message went through them",
         *_other_layers(layers),
     ]
 
@@ -126,6 +126,10 @@ def _settings(
     return (*_MPICH, *_OPEN_MPI)
 
 
+def _named_like_a_launcher(command: Sequence[str]) -> bool:
+    return any(Path(word).name.partition(".")[0] in _LAUNCHERS for word in command)
+
+
 def _named(places: str, names: Sequence[str]) -> bool:
     return any(name in places for name in names)
 
@@ -133,7 +137,7 @@ def _named(places: str, names: Sequence[str]) -> bool:
 def _is_mpi(
     command: Sequence[str], found: Sequence[Program], environment: Mapping[str, str]
 ) -> bool:
-    if under_launcher(environment) or any(Path(word).name in _LAUNCHERS for word in command):
+    if under_launcher(environment) or _named_like_a_launcher(command):
         return True
     return any(name.startswith("libmpi") for program in found for name in program.needed)
 

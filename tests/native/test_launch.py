@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
+import re
 import select
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -235,8 +237,34 @@ def test_the_report_names_what_was_hooked(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "sigmatrace-capture: ucx_info [" in done.stderr
     assert " (symbol); 0 operations," in done.stderr
-    assert "warning: no operation was recorded" in done.stderr
+    assert "warning: no operation that moves data was recorded" in done.stderr
     assert len(list((tmp_path / "run").glob("*.msgpack"))) == 1
+
+
+_TRANSFER = """
+unset UCX_TLS
+export UCX_NET_DEVICES=lo UCX_TLS=tcp
+ucx_perftest -p $1 -t tag_lat -n 30 -w 10 -s 8 >/dev/null & server=$!
+until grep -q "$(printf ':%04X 0*:0000 0A' $1)" /proc/net/tcp /proc/net/tcp6; do
+  kill -0 $server || exit 1
+done
+ucx_perftest -p $1 -t tag_lat -n 30 -w 10 -s 8 127.0.0.1 >/dev/null && wait $server
+"""
+
+
+@pytest.mark.parametrize("mode", ["aggregate", "simple", "full"])
+def test_operations_are_counted_in_every_mode(tmp_path, mode):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = ["--mode", mode, "--layers", "ucp", "--", "bash", "-c", _TRANSFER, "pair", port]
+    done = capture("-o", tmp_path / "run", *words)
+    assert done.returncode == 0, done.stderr
+    assert "warning" not in done.stderr
+    counts = [int(n) for n in re.findall(r"; (\d+) operations,.* 0 dropped", done.stderr)]
+    # 30 timed and 10 warm-up messages in each direction, and some of the program's own.
+    assert len(counts) == 2
+    assert all(80 <= count <= 120 for count in counts)
 
 
 def test_a_folder_in_use_is_refused_unless_appended_to(tmp_path):
