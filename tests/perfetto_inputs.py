@@ -60,7 +60,7 @@ def run(
         "names": table(INDEX_TABLES["names"], names),
         "timeline": table(STAGE_TABLES["timeline"], timeline),
     }
-    return Run(tables, {"base_ns": BASE, "bin_ns": BIN})
+    return Run(tables, {"base_ns": BASE, "timeline_ns": BASE, "bin_ns": BIN})
 
 
 def partition(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,10 @@ from sigmatrace.capture.index import (
 )
 from sigmatrace.capture.report import Captured
 from sigmatrace.errors import ChunkFormatError, RunNotFoundError
-from sigmatrace.schema import RECORDS, Item, Schema
+from sigmatrace.schema import RECORDS, Item, Op, Schema
+
+_COUNTED = (Schema.AGGREGATE,)
+_FEW = 10_000
 
 
 def first_run_id(folder: Path) -> str | None:
@@ -58,6 +62,7 @@ def read(folder: Path, run_id: str, since_ns: int) -> list[Captured]:
 
 def _captured(index: FileIndex) -> Captured:
     header, end = index.header, index.end
+    operations = _operations(index)
     libraries = index.tables["libraries"].select(["name", "version", "how"]).to_pylist()
     dropped = sum(end.dropped.values()) if end else _dropped(index)
     ring = Path(index.ring)
@@ -70,7 +75,8 @@ def _captured(index: FileIndex) -> Captured:
         start_ns=header.start_ns,
         program=header.command.split(" ")[0].rpartition("/")[2],
         libraries=tuple(dict.fromkeys((x["name"], x["version"], x["how"]) for x in libraries)),
-        operations=_operations(index),
+        operations=operations,
+        moves_data=_moves_data(index, operations),
         size_bytes=size,
         dropped=dropped,
         lost=dict(end.lost) if end else {},
@@ -81,19 +87,27 @@ def _captured(index: FileIndex) -> Captured:
 def _operations(index: FileIndex) -> int:
     """Count operations: single ones, and those that mode ``aggregate`` has counted."""
     single = index.chunks["count"][index.chunks["schema"] == Schema.OP]
-    return int(single.sum()) + _aggregated(index)
+    return int(single.sum()) + sum(int(rows["count"].sum()) for rows in _rows(index, *_COUNTED))
 
 
-def _aggregated(index: FileIndex) -> int:
-    chunks = index.chunks[index.chunks["schema"] == Schema.AGGREGATE]
-    total = 0
+def _moves_data(index: FileIndex, operations: int) -> bool:
+    """Tell whether any operation moves data; a start-up alone flushes, probes and cancels."""
+    if operations > _FEW:
+        return True
+    return any(
+        bool((rows["op"] <= Op.ATOMIC_FETCH)[rows["op"] > 0].any())
+        for rows in _rows(index, Schema.OP, *_COUNTED)
+    )
+
+
+def _rows(index: FileIndex, *schemas: Schema) -> Iterator[np.ndarray]:
+    chunks = index.chunks[np.isin(index.chunks["schema"], schemas)]
     for source in np.unique(chunks["source"]):
         with mapped(index.ring if source == FROM_RING else index.path) as data:
             for chunk in chunks[chunks["source"] == source]:
-                dtype = RECORDS[Schema.AGGREGATE]
-                rows = np.frombuffer(data, dtype, chunk["count"], chunk["data"])
-                total += int(rows["count"].sum())
-    return total
+                dtype = RECORDS[Schema(int(chunk["schema"]))]
+                rows = np.frombuffer(data, dtype, int(chunk["count"]), int(chunk["data"]))
+                yield rows
 
 
 def _dropped(index: FileIndex) -> int:

@@ -11,6 +11,8 @@ from sigmatrace.capture.environment import LAYERS
 from sigmatrace.capture.runid import under_launcher
 
 _LAUNCHERS = ("mpirun", "mpiexec", "prterun", "orterun", "srun")
+_PRRTE = ("prterun", "orterun", "ompi", "openmpi")
+_HYDRA = ("hydra", "mpich")
 _LAYER_OF = {"libfabric.so": "ofi", "libucp.so": "ucp", "libuct.so": "uct"}
 # Ways to move MPI's traffic on one node from its own shared memory into a traced layer.
 _MPICH = (
@@ -93,7 +95,7 @@ def nothing_recorded(
     if ranks or _is_mpi(command, found, environment):
         return shared_memory(command, found, environment)
     return [
-        "the libraries were loaded, but no operation went through them",
+        "the libraries were loaded, but no message went through them",
         *_other_layers(layers),
     ]
 
@@ -113,20 +115,29 @@ def _settings(
     command: Sequence[str], found: Sequence[Program], environment: Mapping[str, str]
 ) -> tuple[str, ...]:
     needed = {name for program in found for name in program.needed}
-    places = " ".join(str(program.path.resolve()) for program in found)
+    # mpirun is a name that all use, often for a link to a program with a telling one.
+    places = " ".join([*command[:1], *(str(program.path.resolve()) for program in found)])
     if "I_MPI_ROOT" in environment:
         return _INTEL
-    if "libmpi.so.40" in needed or "PMIX_NAMESPACE" in environment or "ompi" in places:
+    if "libmpi.so.40" in needed or "PMIX_NAMESPACE" in environment or _named(places, _PRRTE):
         return _OPEN_MPI
-    if "libmpi.so.12" in needed or "HYDI_CONTROL_FD" in environment or "hydra" in places:
+    if "libmpi.so.12" in needed or "HYDI_CONTROL_FD" in environment or _named(places, _HYDRA):
         return _MPICH
     return (*_MPICH, *_OPEN_MPI)
+
+
+def _named_like_a_launcher(command: Sequence[str]) -> bool:
+    return any(Path(word).name.partition(".")[0] in _LAUNCHERS for word in command)
+
+
+def _named(places: str, names: Sequence[str]) -> bool:
+    return any(name in places for name in names)
 
 
 def _is_mpi(
     command: Sequence[str], found: Sequence[Program], environment: Mapping[str, str]
 ) -> bool:
-    if under_launcher(environment) or any(Path(word).name in _LAUNCHERS for word in command):
+    if under_launcher(environment) or _named_like_a_launcher(command):
         return True
     return any(name.startswith("libmpi") for program in found for name in program.needed)
 

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from sigmatrace.capture import environment as env
 from sigmatrace.capture import process
-from sigmatrace.capture.runid import run_id, under_launcher
+from sigmatrace.capture.runid import job_rank, run_id, under_launcher
 from sigmatrace.errors import CaptureError, ConfigError, OutputError, SigmaTraceError
 
 _NAME = "sigmatrace-capture"
@@ -273,14 +273,21 @@ def _report(
         _say(f"{Path(command[0]).name} {ended.text()}")
     if not found:
         reasons = diagnose.nothing_hooked(command, settings.layers, base)
-        _say("\n".join(["warning: nothing was hooked", *reasons]))
+        _warn("nothing was hooked", ended, reasons, base)
         return
     shown = report.lines(found, _as_written(settings.out))
     _say("\n".join(shown[:-1] if one_rank else shown))
-    if not any(one.operations for one in found):
+    if not any(one.moves_data for one in found):
         ranks = any(one.rank >= 0 for one in found)
         reasons = diagnose.nothing_recorded(command, settings.layers, base, ranks)
-        _say("\n".join(["warning: no operation was recorded", *reasons]))
+        _warn("no operation that moves data was recorded", ended, reasons, base)
+
+
+def _warn(what: str, ended: process.Ended, reasons: Sequence[str], base: Mapping[str, str]) -> None:
+    """Write a warning with its likely reasons; of a job's ranks only the first gives them."""
+    if ended.text():
+        reasons = ["the command failed, perhaps before it communicated", *reasons]
+    _say("\n".join([f"warning: {what}", *(reasons if job_rank(base) in (None, "0") else [])]))
 
 
 def _as_written(folder: Path) -> Path:

@@ -113,12 +113,12 @@ def run(arguments: Sequence[str], environment: Mapping[str, str]) -> Ended:
 def _spawn(
     path: str, arguments: Sequence[str], environment: Mapping[str, str], mask: set[int]
 ) -> int:
-    def start(program: str, words: Sequence[str]) -> int:
+    def start(program: str, words: list[str]) -> int:
         return os.posix_spawn(program, words, environment, setsigmask=mask, setsigdef=_RESTORED)
 
     try:
         try:
-            return start(path, arguments)
+            return start(path, list(arguments))
         except OSError as error:
             if error.errno != errno.ENOEXEC:
                 raise

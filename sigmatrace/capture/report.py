@@ -26,6 +26,7 @@ class Captured:
         size_bytes: Bytes of trace on disk.
         dropped: Records dropped.
         lost: What else could not be recorded, by reason.
+        moves_data: Whether any operation is more than a flush, probe or cancel.
         end: Why recording ended; "" when the file has no end item.
     """
 
@@ -41,6 +42,7 @@ class Captured:
     dropped: int
     lost: dict[str, int] = field(default_factory=dict)
     end: str = "exit"
+    moves_data: bool = True
 
     def line(self) -> str:
         """Return the one line of this process."""
@@ -49,7 +51,7 @@ class Captured:
             f"{name} {version} ({how})".replace("  ", " ") for name, version, how in self.libraries
         )
         parts = [
-            f"{self.operations:,} operations",
+            _count(self.operations, "operation"),
             f"{_size(self.size_bytes)} of trace",
             f"{self.dropped:,} dropped",
             *(f"{reason}: {count:,}" for reason, count in self.lost.items()),
@@ -82,7 +84,8 @@ def lines(captured: Sequence[Captured], folder: Path) -> list[str]:
 def total(captured: Sequence[Captured]) -> str:
     """Return the line of totals."""
     return (
-        f"{len(captured):,} processes: {sum(one.operations for one in captured):,} operations,"
+        f"{len(captured):,} processes:"
+        f" {_count(sum(one.operations for one in captured), 'operation')},"
         f" {_size(sum(one.size_bytes for one in captured))} of trace,"
         f" {sum(one.dropped for one in captured):,} dropped"
     )
@@ -100,6 +103,10 @@ def descendants(captured: Sequence[Captured], host: str, pid: int) -> list[Captu
         if one.host == host and one.ppid in family:
             family.add(one.pid)
     return [one for one in captured if one.host == host and one.pid in family]
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def _size(size_bytes: int) -> str:

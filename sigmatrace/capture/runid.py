@@ -20,14 +20,23 @@ _JOB_VARIABLES = (
 _RANK_VARIABLES = ("PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PALS_RANKID", "FLUX_TASK_RANK")
 
 
-def under_launcher(environment: Mapping[str, str]) -> bool:
-    """Tell whether this process is one rank of a job that mpirun, srun or the like started."""
-    if any(name in environment for name in _RANK_VARIABLES):
-        return True
+def job_rank(environment: Mapping[str, str]) -> str | None:
+    """Return this process's rank in the job that mpirun, srun or the like started.
+
+    None when no launcher started it.
+    """
+    for name in _RANK_VARIABLES:
+        if name in environment:
+            return environment[name]
     # A batch script sees SLURM_PROCID too; only a step's ranks see SLURM_STEP_ID.
     if "SLURM_STEP_ID" in environment and "SLURM_PROCID" in environment:
-        return True
-    return "TORCHELASTIC_RUN_ID" in environment and "RANK" in environment
+        return environment["SLURM_PROCID"]
+    return environment.get("RANK") if "TORCHELASTIC_RUN_ID" in environment else None
+
+
+def under_launcher(environment: Mapping[str, str]) -> bool:
+    """Tell whether this process is one rank of a job."""
+    return job_rank(environment) is not None
 
 
 def run_id(environment: Mapping[str, str]) -> str:

@@ -46,7 +46,7 @@ from sigmatrace.partition import Partition, Run
 from sigmatrace.schema import Columns, Fate, Op, OpFlag
 
 OUTPUT = "trace.pftrace"
-_COPY_BYTES = 8 << 20
+_COPY_BYTES = 256 << 10
 
 
 class PerfettoExporter(Exporter):

@@ -160,11 +160,11 @@ def traffic_counters(run: Run, tracks: Tracks, uuid: int) -> Counters:
     for its bin; after the last bin with traffic, and in gaps, there is a zero.
 
     Args:
-        run: The run with its table ``timeline`` and the facts ``base_ns`` and ``bin_ns``.
+        run: The run with its table ``timeline`` and the facts ``timeline_ns`` and ``bin_ns``.
         tracks: Numbers of tracks.
         uuid: Number of the first counter.
     """
-    base_ns, bin_ns = fact_ns(run, "base_ns"), fact_ns(run, "bin_ns")
+    begin_ns, bin_ns = fact_ns(run, "timeline_ns"), fact_ns(run, "bin_ns")
     op = run.column("timeline", "op")
     parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     described = b""
@@ -177,7 +177,7 @@ def traffic_counters(run: Run, tracks: Tracks, uuid: int) -> Counters:
         streams, stream = np.unique(proc << 8 | layer, return_inverse=True)
         places, place = np.unique(stream << 32 | bins, return_inverse=True)
         total = np.bincount(place, size, places.size)
-        gaps = np.setdiff1d(places + 1, places)
+        gaps = np.setdiff1d(places + 1, places, assume_unique=True)
         parts.append((places + (uuid << 32), total * 1e9 / bin_ns, gaps + (uuid << 32)))
         for number in streams.tolist():
             name = f"{Layer(number & 0xFF).name.lower()} {direction}"
@@ -190,7 +190,7 @@ def traffic_counters(run: Run, tracks: Tracks, uuid: int) -> Counters:
     )
     order = np.argsort(place, kind="stable")
     place = place[order]
-    t_ns = base_ns + (place & 0xFFFFFFFF) * bin_ns
+    t_ns = begin_ns + (place & 0xFFFFFFFF) * bin_ns
     return Counters(place >> 32, t_ns, value[order], described, uuid)
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
+import re
 import select
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -19,7 +21,8 @@ from sigmatrace.capture.captured import first_run_id
 LAUNCHER = [sys.executable, "-c", "from sigmatrace.capture.launch import main; main()"]
 # Uses UCX without sending anything: it creates a context and a worker and prints about them.
 UCX_USER = ["ucx_info", "-u", "t", "-w"]
-MPIEXEC = str(Path(sys.executable).with_name("mpiexec.hydra"))
+MPIEXEC = [str(Path(sys.executable).with_name("mpiexec.hydra"))]
+PRTERUN = [str(Path(sys.executable).with_name("prterun")), "--map-by", ":OVERSUBSCRIBE"]
 WAIT_S = 60
 
 
@@ -132,18 +135,18 @@ def test_a_job_of_a_shell_can_be_stopped_and_continued(tmp_path):
     words = [*LAUNCHER, "-o", str(tmp_path / "run"), "--", *script(tmp_path, _COUNT), "SIGUSR1"]
     pid, master = pty.fork()
     if pid == 0:
-        os.environ["PS1"] = "prompt"
+        os.environ.update(PS1="prompt", TERM="dumb")
         os.execvp("bash", ["bash", "--norc", "--noprofile", "-i"])
     try:
         read_until(master, "prompt")
         os.write(master, (" ".join(f"'{word}'" for word in words) + "\n").encode())
-        read_until(master, "\nready")
+        read_until(master, "ready\r\n")
         os.write(master, b"\x1a")
         read_until(master, "Stopped")
         os.write(master, b"fg\n")
         read_until(master, "main()")  # the shell names the job that it continues
         os.write(master, b"\n")
-        read_until(master, "\ntotal 0")
+        read_until(master, "total 0\r\n")
         os.write(master, b"echo code=$?\n")
         read_until(master, "code=7")
     finally:
@@ -234,8 +237,34 @@ def test_the_report_names_what_was_hooked(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "sigmatrace-capture: ucx_info [" in done.stderr
     assert " (symbol); 0 operations," in done.stderr
-    assert "warning: no operation was recorded" in done.stderr
+    assert "warning: no operation that moves data was recorded" in done.stderr
     assert len(list((tmp_path / "run").glob("*.msgpack"))) == 1
+
+
+_TRANSFER = """
+unset UCX_TLS
+export UCX_NET_DEVICES=lo UCX_TLS=tcp
+ucx_perftest -p $1 -t tag_lat -n 30 -w 10 -s 8 >/dev/null & server=$!
+until grep -q "$(printf ':%04X 0*:0000 0A' $1)" /proc/net/tcp /proc/net/tcp6; do
+  kill -0 $server || exit 1
+done
+ucx_perftest -p $1 -t tag_lat -n 30 -w 10 -s 8 127.0.0.1 >/dev/null && wait $server
+"""
+
+
+@pytest.mark.parametrize("mode", ["aggregate", "simple", "full"])
+def test_operations_are_counted_in_every_mode(tmp_path, mode):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = ["--mode", mode, "--layers", "ucp", "--", "bash", "-c", _TRANSFER, "pair", port]
+    done = capture("-o", tmp_path / "run", *words)
+    assert done.returncode == 0, done.stderr
+    assert "warning" not in done.stderr
+    counts = [int(n) for n in re.findall(r"; (\d+) operations,.* 0 dropped", done.stderr)]
+    # 30 timed and 10 warm-up messages in each direction, and some of the program's own.
+    assert len(counts) == 2
+    assert all(80 <= count <= 120 for count in counts)
 
 
 def test_a_folder_in_use_is_refused_unless_appended_to(tmp_path):
@@ -275,20 +304,30 @@ def test_print_env_can_be_evaluated(tmp_path, shell):
     assert len(list(run.glob("*.msgpack"))) == 1
 
 
-def test_above_mpiexec(tmp_path):
-    words = ["-o", tmp_path / "run", "--layers", "ucx", "--", MPIEXEC, "-n", "3", *UCX_USER]
+@pytest.fixture(params=["mpich", "openmpi"])
+def mpirun(request, monkeypatch):
+    """The words that start a job of MPICH and of Open MPI."""
+    for prefix in ("OMPI", "PRTE"):
+        monkeypatch.setenv(f"{prefix}_ALLOW_RUN_AS_ROOT", "1")
+        monkeypatch.setenv(f"{prefix}_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+    return MPIEXEC if request.param == "mpich" else PRTERUN
+
+
+def test_above_mpirun(tmp_path, mpirun):
+    words = ["-o", tmp_path / "run", "--layers", "ucx", "--", *mpirun, "-n", "3", *UCX_USER]
     done = capture(*words)
     assert done.returncode == 0
     for rank in range(3):
         assert f"sigmatrace-capture: rank {rank} ucx_info" in done.stderr
     assert "3 processes: 0 operations" in done.stderr
-    assert "MPIR_CVAR_NOLOCAL=1" in done.stderr
+    ways = {"MPICH over UCX": mpirun == MPIEXEC, "Open MPI over UCX": mpirun == PRTERUN}
+    assert {way: way in done.stderr for way in ways} == ways
 
 
-def test_under_mpiexec_all_ranks_are_one_run(tmp_path):
+def test_under_mpirun_all_ranks_are_one_run(tmp_path, mpirun):
     words = [*LAUNCHER, "-o", str(tmp_path / "run"), "--layers", "ucx", "--", *UCX_USER]
     done = subprocess.run(
-        [MPIEXEC, "-n", "4", *words], capture_output=True, text=True, timeout=WAIT_S, check=False
+        [*mpirun, "-n", "4", *words], capture_output=True, text=True, timeout=WAIT_S, check=False
     )
     assert done.returncode == 0, done.stderr
     files = list((tmp_path / "run").glob("*.msgpack"))
@@ -304,10 +343,10 @@ def test_under_mpiexec_all_ranks_are_one_run(tmp_path):
         assert done.stderr.count(f"rank {rank} ucx_info") == 1
 
 
-def test_under_mpiexec_exit_codes_and_signals_come_through(tmp_path):
+def test_under_mpirun_exit_codes_come_through(tmp_path, mpirun):
     words = [*LAUNCHER, "-o", str(tmp_path / "run"), "--", "sh", "-c", "exit 3"]
     done = subprocess.run(
-        [MPIEXEC, "-n", "2", *words], capture_output=True, timeout=WAIT_S, check=False
+        [*mpirun, "-n", "2", *words], capture_output=True, timeout=WAIT_S, check=False
     )
     assert done.returncode == 3
 
