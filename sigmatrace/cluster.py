@@ -7,7 +7,7 @@ import importlib
 import os
 import signal
 import uuid
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -17,7 +17,8 @@ from typing import Any
 from sigmatrace.errors import ConfigError, SigmaTraceError
 from sigmatrace.progress import Progress
 
-Graph = dict[Hashable, Any]
+Key = tuple[str | int, ...]
+Graph = dict[Key, Any]
 PICKLE = ".work-{}.pickle"
 
 
@@ -46,8 +47,8 @@ class Cluster:
     def compute(
         self,
         graph: Graph,
-        key: Hashable,
-        counted: Sequence[Hashable],
+        key: Key,
+        counted: Sequence[Key],
         progress: Progress,
         modules: Sequence[str] = (),
     ) -> Any:
@@ -68,7 +69,9 @@ class Cluster:
         from dask.callbacks import Callback
 
         wanted = set(counted)
-        step = Callback(posttask=lambda key, *_: progress.step() if key in wanted else None)
+        step = Callback(  # type: ignore[no-untyped-call]
+            posttask=lambda key, *_: progress.step() if key in wanted else None
+        )
         workers = self.workers or len(os.sched_getaffinity(0))
         with step:
             if self.kind == "threads":
@@ -81,15 +84,17 @@ class Cluster:
     def _distributed(
         self,
         graph: Graph,
-        key: Hashable,
-        counted: Sequence[Hashable],
+        key: Key,
+        counted: Sequence[Key],
         progress: Progress,
         modules: Sequence[str],
     ) -> Any:
-        from distributed import Client, as_completed
+        import distributed
+
+        lib: Any = distributed  # it has no types
 
         try:
-            client = Client(self.address, timeout=self.timeout_s, set_as_default=False)
+            client = lib.Client(self.address, timeout=self.timeout_s, set_as_default=False)
         except (OSError, ValueError) as error:
             raise ConfigError(
                 f"no Dask scheduler answers at {self.address}", "check cluster.address"
@@ -98,7 +103,7 @@ class Cluster:
             _check_workers(client, modules)
             *parts, last = client.get(graph, [*counted, key], sync=False)
             try:
-                for future in as_completed(parts, loop=client.loop):
+                for future in lib.as_completed(parts, loop=client.loop):
                     if future.status == "error":
                         break
                     progress.step()
@@ -108,7 +113,7 @@ class Cluster:
                 raise
 
 
-def _processes(graph: Graph, key: Hashable, workers: int) -> Any:
+def _processes(graph: Graph, key: Key, workers: int) -> Any:
     import dask.multiprocessing
 
     context = get_context("spawn")

@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING as REQUIRED
@@ -228,18 +228,16 @@ def check(config: DictConfig) -> Settings:
         _check_node(f"export.{name}", config.export[name])
     if config.partition_mb < 1:
         raise ConfigError("partition_mb must be at least 1", f"it is {config.partition_mb}")
-    options = OmegaConf.to_container(config, resolve=True, throw_on_missing=False)
-    assert isinstance(options, dict)
-    run, out = (
-        "" if config.plan and options[at] == "???" else options[at] for at in ("run", "out")
-    )
-    if run == "" and not config.plan:
+    plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=False)
+    options = cast("dict[str, Any]", plain)
+    run, out = str(options["run"]), options["out"]
+    if run == "":
         raise ConfigError("run= is empty", "give the folder of the trace files")
     if out == "":
         raise ConfigError("out= is empty", "give a folder, or leave it out")
     base = Path(run).resolve()
-    place = Path(out).resolve() if out is not None else base / "sigmatrace-out"
-    return Settings(base, place, {str(key): value for key, value in options.items()})
+    place = Path(str(out)).resolve() if out is not None else base / "sigmatrace-out"
+    return Settings(base, place, options)
 
 
 def _check_node(at: str, node: Any) -> None:
@@ -248,11 +246,11 @@ def _check_node(at: str, node: Any) -> None:
         raise ConfigError(f"{at} is not a group of options", f"it is {node!r}")
     schema = OmegaConf.get_type(node)
     known = [item.name for item in fields(schema)] if is_dataclass(schema) else None
-    for key in node:
+    for key in map(str, node):
         if known is not None and key not in known:
             shown = [name for name in known if not name.startswith("_") and name != "kind"]
-            raise ConfigError(f"unknown option '{at}.{key}'", suggest(str(key), shown))
-        if OmegaConf.is_missing(node, str(key)):
+            raise ConfigError(f"unknown option '{at}.{key}'", suggest(key, shown))
+        if OmegaConf.is_missing(node, key):
             raise ConfigError(f"{at}.{key} has no value", f"add {at}.{key}=...")
 
 

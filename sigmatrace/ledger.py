@@ -67,8 +67,8 @@ def _equations(
     yield from _of_match(stages.get("match", {}), read)
     if "operations" in stages.get("traffic", {}):
         yield "traffic: operations = op records", stages["traffic"]["operations"], read["op"]
-    for name, one in stages.items():
-        for equation in one.get("balance", ()):
+    for name, own in stages.items():
+        for equation in own.get("balance", ()):
             yield f"{name}: {equation['name']}", equation["left"], equation["right"]
     for name, counts in exports.items():
         for schema in EVENT_SCHEMAS:

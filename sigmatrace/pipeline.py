@@ -7,7 +7,7 @@ of small merges follows. What is known at the end is resolved and finished by th
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,7 @@ from sigmatrace.capture.account import Account, account, damage_rows
 from sigmatrace.capture.index import FileIndex, find_rank_files, index_file
 from sigmatrace.capture.merge import ProcessBase, merge
 from sigmatrace.capture.read import PartitionSpec, ReadLoss, plan, read
-from sigmatrace.cluster import Cluster, Graph, Shared
+from sigmatrace.cluster import Cluster, Graph, Key, Shared
 from sigmatrace.errors import OutputError, SigmaTraceError
 from sigmatrace.export.base import Exported, Exporter, Piece
 from sigmatrace.partition import Partition, Run
@@ -124,7 +124,8 @@ def correlate(
     progress: TextIO | None = None,
 ) -> Correlated:
     """Run the stages over all partitions and let the exporters write into ``staging``."""
-    run, resolved = indexed.run, {}
+    run = indexed.run
+    resolved: dict[str, Any] = {}
     for stage in chosen.stages:
         if stage.summary == "before":
             work = _work(chosen, run, resolved, staging, until=stage)
@@ -213,7 +214,7 @@ def _compute(
 
 def _graph(
     shared: Shared, work: _Work, partitions: Sequence[PartitionSpec]
-) -> tuple[Graph, Hashable, list[Hashable]]:
+) -> tuple[Graph, Key, list[Key]]:
     """Return the graph of a pass, the key of its result, and the keys of its partitions.
 
     Without partitions one empty partition stands in, so that summaries are of the right kind.
@@ -221,9 +222,9 @@ def _graph(
     unique = uuid.uuid4().hex
     specs = partitions or [PartitionSpec(0, (), 0)]
     graph: Graph = {}
-    parts: list[Hashable] = []
+    parts: list[Key] = []
     for spec in specs:
-        key: Hashable = (f"part-{unique}", spec.number)
+        key: Key = (f"part-{unique}", spec.number)
         graph[key] = (_do_part, shared, spec)
         parts.append(key)
     joins = _joins(graph, unique, work, shared, parts) if work.exchanges else []
@@ -237,9 +238,7 @@ def _graph(
     return graph, last, small
 
 
-def _tree(
-    graph: Graph, name: str, keys: list[Hashable], task: Callable[[list[Hashable]], Any]
-) -> Hashable:
+def _tree(graph: Graph, name: str, keys: list[Key], task: Callable[[list[Key]], Any]) -> Key:
     """Add a tree of merges over ``keys``, in their order; return the key of its root."""
     level = 0
     while len(keys) > 1 or level == 0:
@@ -250,17 +249,15 @@ def _tree(
     return keys[0]
 
 
-def _joins(
-    graph: Graph, unique: str, work: _Work, shared: Shared, parts: list[Hashable]
-) -> list[Hashable]:
+def _joins(graph: Graph, unique: str, work: _Work, shared: Shared, parts: list[Key]) -> list[Key]:
     """Add the exchanges: pieces of each bucket from all partitions to one task, then a tree."""
     roots = []
     for which in range(len(work.exchanges)):
-        buckets: list[Hashable] = []
+        buckets: list[Key] = []
         for bucket in range(work.buckets):
-            pieces: list[Hashable] = []
+            pieces: list[Key] = []
             for number, part in enumerate(parts):
-                key: Hashable = (f"split-{unique}", which, bucket, number)
+                key: Key = (f"split-{unique}", which, bucket, number)
                 graph[key] = (_pick, part, which, bucket)
                 pieces.append(key)
             buckets.append((f"join-{unique}", which, bucket))
@@ -294,8 +291,13 @@ def _do_part(shared: Shared, spec: PartitionSpec) -> _Outcome:
         loss,
         tuple(summaries[stage.name] for stage in work.summed),
         tuple((_write(exporter, part, work),) for exporter in work.exporters),
-        splits=tuple(exchange.split(part, work.buckets) for exchange in work.exchanges),
+        splits=tuple(_split(exchange, part, work.buckets) for exchange in work.exchanges),
     )
+
+
+def _split(exchange: Exchange, part: Partition, buckets: int) -> Mapping[int, pa.Table]:
+    with _blamed(exchange, f"split, partition {part.number}"):
+        return exchange.split(part, buckets)
 
 
 def _write(exporter: Exporter, part: Partition, work: _Work) -> Piece:

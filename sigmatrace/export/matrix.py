@@ -175,8 +175,8 @@ def _ticks(low: float, high: float, is_log: bool, unit: str) -> list[float]:
     one = 1024.0 ** int(math.log(max(high, 1), 1024)) if unit == "bytes" else 1.0
     rough = high / one / 6
     decade = 10.0 ** math.floor(math.log10(rough))
-    step = next(s for s in (1, 2, 5, 10) if s * decade >= rough) * decade * one
-    return [at * step for at in range(int(high / step) + 1)]
+    width = next(s for s in (1, 2, 5, 10) if s * decade >= rough) * decade * one
+    return [at * width for at in range(int(high / width) + 1)]
 
 
 def _label(axes: Any, labels: Sequence[str]) -> None:

@@ -57,7 +57,8 @@ class PerfettoExporter(Exporter):
     exported and the send stands before the receive, so at most the smaller of ``flow_starts`` and
     ``flow_ends``. Besides: ``displaced``, slices on lanes because they overlap others of their
     thread; ``early``, events before the run's zero; ``regions_open`` and ``regions_stray_ends``,
-    begins without an end and ends without a begin.
+    begins without an end and ends without a begin; ``op_records`` and ``completion_records``, how
+    many of the slices and instants are operations and completions.
     """
 
     name: ClassVar[str] = "perfetto"
@@ -112,11 +113,14 @@ class PerfettoExporter(Exporter):
         with (staging / f"{name}.pftrace").open("wb") as file:
             writer = _writer(part.number, file, run)
             writer.write(operations(part, run))
+            op_records = writer.counts["slices"] + writer.counts["instants"]
             writer.write(completions(part))
+        written = writer.counts["slices"] + writer.counts["instants"]
+        records = {"op_records": op_records, "completion_records": written - op_records}
         segments, borders = writer.summary()
         with (staging / f"{name}.npz").open("wb") as file:
             np.savez(file, segments=segments, borders=borders, marks=marks_of(part))
-        return Piece(part.number, (f"{name}.pftrace", f"{name}.npz"), writer.counts)
+        return Piece(part.number, (f"{name}.pftrace", f"{name}.npz"), {**writer.counts, **records})
 
     def finish(self, pieces: Sequence[Piece], run: Run, staging: Path) -> Exported:
         """Join the pieces."""

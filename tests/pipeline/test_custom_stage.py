@@ -56,7 +56,7 @@ def test_processes_can_run_it(small):
 
 def test_module_that_is_not_on_the_path(small, tmp_path):
     done = subprocess.run(
-        [sys.executable, "-m", "sigmatrace", f"run={small}", STAGES, "--config-dir", f"{EXAMPLE}/conf"],
+        [sys.executable, "-m", "sigmatrace", f"run={small}", STAGES, "-cd", f"{EXAMPLE}/conf"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}, cwd=tmp_path,
         capture_output=True, text=True,
     )  # fmt: skip

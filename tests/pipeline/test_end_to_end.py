@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
+from typing import ClassVar
 
+import duckdb
 import numpy as np
+import pyarrow as pa
 import pytest
 from distributed import LocalCluster
 
-from sigmatrace import api
+from sigmatrace import api, pipeline, plan
+from sigmatrace.cluster import Cluster
 from sigmatrace.errors import ConfigError, SigmaTraceError
+from sigmatrace.export.parquet import Parquet
+from sigmatrace.stages.base import Stage
+from sigmatrace.stages.clock import Clock
+from sigmatrace.stages.match import Match
+from sigmatrace.stages.topology import Topology
+from sigmatrace.stages.traffic import Traffic
+from sigmatrace.testing.synthetic import generate
 
 
 @pytest.fixture(scope="module")
@@ -100,8 +111,6 @@ def test_threads_processes_and_a_scheduler_give_the_same_bytes(synthetic, tmp_pa
 
 
 def test_partitions_do_not_change_the_result(synthetic, tmp_path, monkeypatch):
-    from sigmatrace import pipeline
-
     monkeypatch.setattr(pipeline, "FAN_IN", 2)
     whole = api.run(synthetic.folder, export=["json"], out=tmp_path / "whole")
     spec = pipeline.plan
@@ -133,8 +142,6 @@ def test_no_scheduler_answers(synthetic, tmp_path):
 
 
 def test_an_empty_run_gives_empty_tables(tmp_path):
-    from sigmatrace.testing.synthetic import generate
-
     generate(tmp_path / "run", ranks=2, events=0)
     result = api.run(
         tmp_path / "run", export=["perfetto", "json", "csv", "parquet", "matrix"],
@@ -146,8 +153,6 @@ def test_an_empty_run_gives_empty_tables(tmp_path):
 
 
 def test_a_bug_in_a_stage_is_named(synthetic, tmp_path, monkeypatch):
-    from sigmatrace.stages.match import Match
-
     def broken(self, part, resolved):
         raise KeyError("x")
 
@@ -155,3 +160,39 @@ def test_a_bug_in_a_stage_is_named(synthetic, tmp_path, monkeypatch):
     with pytest.raises(SigmaTraceError, match=r"match failed \(apply, partition 0\): KeyError"):
         api.run(synthetic.folder, export=["json"], out=tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
+
+
+class Longest(Stage):
+    """Needs a pass of its own: how long the longest call of the run took."""
+
+    name = "longest"
+    requires: ClassVar = {"ops": {"call_ns": "i8"}}
+    produces: ClassVar = {"ops": {"share": "f8"}, "longest": {"call_ns": "i8"}}
+    summary = "before"
+
+    def summarize(self, part):
+        return int(part.column("ops", "call_ns").max(initial=0))
+
+    def combine(self, left, right):
+        return max(left, right)
+
+    def apply(self, part, resolved):
+        share = part.column("ops", "call_ns") / resolved
+        return part.with_columns("ops", {"share": share})
+
+    def results(self, resolved):
+        return {"longest": pa.table({"call_ns": [resolved]})}
+
+
+def test_a_stage_with_a_pass_of_its_own(synthetic, tmp_path):
+    steps = [Longest(), Clock(), Topology(), Match(), Traffic()]
+    made = plan.make(steps, [Parquet()])
+    assert made.passes == 2
+    indexed = pipeline.index(synthetic.folder, Cluster(), partition_bytes=20_000)
+    assert len(indexed.partitions) > 8
+    done = pipeline.correlate(indexed, made, tmp_path, Cluster())
+    (longest,) = done.run.tables["longest"].column("call_ns").to_pylist()
+    found = duckdb.sql(
+        f"select max(call_ns), max(share) from '{tmp_path}/parquet/ops/*.parquet'"
+    ).fetchall()
+    assert found == [(longest, 1.0)] and longest > 0
