@@ -14,6 +14,7 @@ import duckdb
 import pytest
 
 from sigmatrace import api
+from sigmatrace.schema import Fate
 
 pytestmark = pytest.mark.real
 
@@ -173,11 +174,17 @@ def test_sends_receives_and_matches_are_equal(traced):
         "select sum(sent), sum(received), sum(matched), sum(uncertain) from messages"
     ).fetchone()
     assert sent == received == matched > 0
-    assert uncertain == 0
-    sends, receives = traced.sql.execute(
-        "select count(*) filter (op = 1), count(*) filter (op = 2) from ops where depth = 0"
+    # UCX marks every message of a worker opened for several threads (Open MPI asks for that).
+    assert uncertain == 0 or traced.mpi.name == "openmpi-ucx"
+    # MPICH's active messages (accumulate) are untagged, and libfabric does not tell the source:
+    # with several senders they have no group, and the ledger says so.
+    sends, receives, ambiguous = traced.sql.execute(
+        f"""select count(*) filter (op = 1), count(*) filter (op = 2),
+        count(*) filter (op = 1 and fate = {int(Fate.SOURCE_AMBIGUOUS)})
+        from ops where depth = 0 and op in (1, 2)"""
     ).fetchone()
-    assert (sends, receives) == (matched, matched), "a message outside any group"
+    assert sends == receives == matched + ambiguous
+    assert ambiguous == 0 or traced.mpi.name == "mpich-ofi"
 
 
 def test_no_receive_before_its_send(traced):

@@ -149,9 +149,11 @@ def test_sends_receives_and_matches_are_equal(traced):
         from ops where fate = {Fate.MATCHABLE}"""
     )
     sent, received, matched, uncertain = traced.one(
-        "select sum(sent), sum(received), sum(matched), sum(uncertain) from messages"
+        """select coalesce(sum(sent), 0), coalesce(sum(received), 0),
+        coalesce(sum(matched), 0), coalesce(sum(uncertain), 0) from messages"""
     )
-    assert sends == receives == sent == received == matched > 0
+    assert sends == receives == sent == received == matched
+    assert (matched > 0) == (traced.program.one_sided is None)
     assert uncertain == 0
     (unmatchable,) = traced.one(
         f"""select count(*) from ops where op in ({Op.SEND}, {Op.RECV})
@@ -160,7 +162,7 @@ def test_sends_receives_and_matches_are_equal(traced):
     assert unmatchable == 0
 
 
-def test_one_sided_operations_are_as_many_as_the_parameters_say(traced):
+def test_one_sided_operations_are_at_least_those_of_the_parameters(traced):
     rows = traced.sql.execute(
         f"""select op, count(*), sum(size_bytes), min(dst_proc), count(distinct dst_proc)
         from ops where op in {tuple(int(op) for op in ONE_SIDED)} and depth = 0 group by op"""
@@ -170,7 +172,9 @@ def test_one_sided_operations_are_as_many_as_the_parameters_say(traced):
         return
     op, count = traced.program.one_sided
     ((found, operations, size, target, targets),) = rows
-    assert (found, operations, size) == (op, count, count * 1000)
+    # ucx_perftest posts some more than its parameters say, to end both sides together.
+    assert (found, size) == (op, operations * 1000)
+    assert operations >= count
     assert targets == 1
     assert target >= 0, "the peer of a one-sided operation must be resolved"
 
@@ -181,7 +185,7 @@ def test_no_receive_before_its_send(traced):
         from ops s join ops r on r.flow = s.flow
         where s.flow <> 0 and s.op = {Op.SEND} and r.op = {Op.RECV}"""
     )
-    assert pairs > 0
+    assert (pairs > 0) == (traced.program.one_sided is None)
     assert early == 0
 
 
@@ -198,7 +202,7 @@ def test_perfetto_holds_what_the_ledger_says(traced):
     assert trace.problems() == []
     assert trace.value("select count(*) from slice") == counts["slices"] + counts["instants"]
     assert trace.value("select count(*) from counter") == counts["counters"]
-    (matched,) = traced.one("select sum(matched) from messages")
+    (matched,) = traced.one("select coalesce(sum(matched), 0) from messages")
     assert trace.value("select count(*) from flow") == matched
     backwards = """select count(*) from flow f join slice a on a.id = f.slice_out
         join slice b on b.id = f.slice_in where b.ts < a.ts"""
