@@ -66,7 +66,7 @@ def perftest(test: str, transport: str, one_sided: Op | None = None) -> Program:
         common,
         f"{common} 127.0.0.1",
         environment={"UCX_TLS": f"{transport},self"},
-        one_sided=(one_sided, 220) if one_sided else None,
+        one_sided=(one_sided, 200) if one_sided else None,
     )
 
 
@@ -172,7 +172,7 @@ def test_one_sided_operations_are_at_least_those_of_the_parameters(traced):
         return
     op, count = traced.program.one_sided
     ((found, operations, size, target, targets),) = rows
-    # ucx_perftest posts some more than its parameters say, to end both sides together.
+    # Iterations are 200; how many of the 20 warm-up rounds it posts is ucx_perftest's affair.
     assert (found, size) == (op, operations * 1000)
     assert operations >= count
     assert targets == 1
@@ -208,7 +208,8 @@ def test_perfetto_holds_what_the_ledger_says(traced):
         join slice b on b.id = f.slice_in where b.ts < a.ts"""
     assert trace.value(backwards) == 0
     (size,) = traced.one("select sum(size_bytes) from ops")
-    shown = "select sum(int_value) from args where key = 'debug.size'"
+    shown = """select sum(a.int_value) from slice s
+        join args a on a.arg_set_id = s.arg_set_id where a.key = 'debug.size'"""
     assert (trace.value(shown) or 0) == size
 
 
