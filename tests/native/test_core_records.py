@@ -213,8 +213,7 @@ def test_signal_handlers_that_record(drive) -> None:
     assert len(ops) == end["1"]["written"]
     described = {c["id"] for c in rank.records(2)}
     assert len(described) == len(rank.records(2)) and {op["channel"] for op in ops} <= described
-    own = [op["size_bytes"] for op in ops if op["size_bytes"] != 5 or op["channel"] < 10]
-    assert rank.bad_bytes == 0 and len(own) <= n + 1
+    assert rank.bad_bytes == 0
 
 
 def test_number_of_schemas() -> None:
