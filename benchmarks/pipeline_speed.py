@@ -3,7 +3,7 @@
 Both are timed as whole processes, imports included, interleaved; medians and the ratio are
 printed, and both must find the same number of messages and bytes.
 
-    python benchmarks/pipeline_speed.py [--ranks 128] [--events 5000000] [--mode simple] [--repeat 3]
+    python benchmarks/pipeline_speed.py --ranks 128 --events 5000000 --mode simple --repeat 3
 """
 
 from __future__ import annotations
