@@ -211,9 +211,13 @@ def test_signal_handlers_that_record(drive) -> None:
     assert end["1"]["written"] + end["1"]["dropped"] == n + result.told["handled"]
     ops = rank.records(1)
     assert len(ops) == end["1"]["written"]
-    described = {c["id"] for c in rank.records(2)}
-    assert len(described) == len(rank.records(2)) and {op["channel"] for op in ops} <= described
-    assert rank.bad_bytes == 0
+    peer = {c["id"]: c["peer"] for c in rank.records(2)}
+    assert len(peer) == len(rank.records(2)) and {op["channel"] for op in ops} <= peer.keys()
+    # The program itself sends to peer 0, sizes 1 to n, each once; its handler sends to peer 500.
+    own = [op["size_bytes"] for op in ops if peer[op["channel"]] == 0]
+    assert len(own) == len(set(own)) and set(own) <= set(range(1, n + 1))
+    others = {op["size_bytes"] for op in ops if peer[op["channel"]] != 0}
+    assert others <= {5} and rank.bad_bytes == 0
 
 
 def test_number_of_schemas() -> None:
