@@ -149,8 +149,7 @@ def _library_row(fields: Fields) -> tuple[str, ...]:
 
 
 def _layer_name(number: object) -> str:
-    is_known = isinstance(number, int) and number in Layer._value2member_map_
-    return Layer(number).name.lower() if is_known else ""
+    return next((layer.name.lower() for layer in Layer if layer == number), "")
 
 
 def _endpoint_rows(objects: Objects, host: str) -> list[tuple[Any, ...]]:
