@@ -143,8 +143,9 @@ def read(spec: PartitionSpec) -> tuple[Partition, ReadLoss]:
         was lost. A file that has gone away, or shrunk, loses its chunks and nothing else.
     """
     loss = ReadLoss()
-    rows = {schema: _rows(spec, schema) for schema in TABLE_OF}
-    tables = {schema: EventTable(schema, TABLE_OF[schema], n) for schema, n in rows.items() if n}
+    tables = {
+        schema: EventTable(schema, TABLE_OF[schema], rows) for schema, rows in _rows(spec).items()
+    }
     for piece in spec.pieces:
         for schema, tid, records in _records(piece, loss):
             added = tables[schema].add(piece.base, tid, records)
@@ -154,10 +155,17 @@ def read(spec: PartitionSpec) -> tuple[Partition, ReadLoss]:
     return Partition(spec.number, {**none, **named}), loss
 
 
-def _rows(spec: PartitionSpec, schema: Schema) -> int:
-    """Return the records of a schema that a partition has at most."""
-    parts = (piece.chunks for piece in spec.pieces)
-    return sum(int(part["count"][part["schema"] == schema].sum()) for part in parts)
+def _rows(spec: PartitionSpec) -> dict[Schema, int]:
+    """Return how many records of each schema a partition has at most."""
+    rows = dict.fromkeys(TABLE_OF, 0)
+    found = set()
+    for piece in spec.pieces:
+        for schema in rows:
+            counts = piece.chunks["count"][piece.chunks["schema"] == schema]
+            rows[schema] += int(counts.sum())
+            if len(counts):
+                found.add(schema)
+    return {schema: count for schema, count in rows.items() if schema in found}
 
 
 def _events(chunks: np.ndarray) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sigmatrace.capture.crc import Checksum, crc32c, native_checksum, table_checksum
@@ -39,6 +39,7 @@ def test_sizes_and_alignments(checksum: Checksum, size: int, skip: int) -> None:
     assert checksum(data) == reference(data.tobytes())
 
 
+@settings(deadline=None)
 @example(b"\0" * 64)
 @given(st.binary(max_size=300))
 def test_table_is_the_reference(data: bytes) -> None:

@@ -6,7 +6,15 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from conftest import NAME, UNIQUE, Loaded, check_balance, load_folder, small_channels, small_records
+from capture_cases import (
+    NAME,
+    UNIQUE,
+    Loaded,
+    check_balance,
+    load_folder,
+    small_channels,
+    small_records,
+)
 
 from sigmatrace.capture import items
 from sigmatrace.errors import RunNotFoundError

@@ -10,22 +10,24 @@ from pathlib import Path
 import msgpack
 import numpy as np
 import pytest
-from conftest import NAME, check_balance, load_folder
-from hypothesis import given
+from capture_cases import NAME, check_balance, load_folder
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sigmatrace.capture import items
 from sigmatrace.schema import ITEM_MAGIC, Item, Schema
 from sigmatrace.testing.write import chunk_item, header_item, item, map_item, records
 
+TEXT = st.text("az_ é€\0", max_size=40)
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text() | st.binary(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | TEXT | st.binary(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
     max_leaves=10,
 )
 
 
-@given(st.lists(st.dictionaries(st.text(), VALUES, max_size=5), max_size=6))
+@settings(deadline=None)
+@given(st.lists(st.dictionaries(TEXT, VALUES, max_size=5), max_size=6))
 def test_maps_come_back(bodies: list[dict[str, object]]) -> None:
     data = b"".join(map_item(Item.OBJECT, body) for body in bodies)
     found = list(items.walk(data))
@@ -33,6 +35,7 @@ def test_maps_come_back(bodies: list[dict[str, object]]) -> None:
     assert all(span.what == items.WHOLE and span.checked for span in found)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=300), st.binary(max_size=300), st.integers(0, 20))
 def test_garbage_between_items(before: bytes, after: bytes, rows: int) -> None:
     whole = chunk_item(Schema.OP, 1, 0, records(Schema.OP, rows, size_bytes=np.arange(rows)))
@@ -45,6 +48,7 @@ def test_garbage_between_items(before: bytes, after: bytes, rows: int) -> None:
     ]
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=400))
 def test_any_bytes_are_tiled(tail: bytes) -> None:
     for data in (tail, ITEM_MAGIC + tail, header_item()[:40] + tail):
