@@ -339,6 +339,7 @@ STAGE_TABLES: Columns = {
         "dst_proc": "i4",
         "group": "u4",
         "fate": "u1",
+        "layer": "u1",
         "flow": "u8",
     },
     "completions": {"t_ns": "i8"},
@@ -388,7 +389,9 @@ STAGE_TABLES: Columns = {
         "size_bytes": "u8",
         "size_unknown": "u8",
     },
-    # traffic over time, bins of the fact `bin_ns` from the fact `base_ns`; op as in `ops`.
+    # traffic over time: bin b begins at the fact `timeline_ns` + b * the fact `bin_ns`. Bins are
+    # aligned to multiples of `bin_ns`, so bin 0 may begin a part of a bin before `base_ns`.
+    # Each layer's outermost operations; op as in `ops`.
     "timeline": {
         "bin": "u4",
         "proc": "i4",
@@ -396,6 +399,19 @@ STAGE_TABLES: Columns = {
         "op": "u1",
         "count": "u8",
         "size_bytes": "u8",
+    },
+    # messages (an exchange, opt-in): one row per message seen at both ends.
+    "message_pairs": {
+        "flow": "u8",
+        "src_proc": "i4",
+        "dst_proc": "i4",
+        "layer": "u1",
+        "size_bytes": "u8",
+        "received_bytes": "u8",
+        "sizes_known": "bool",
+        "send_ns": "i8",
+        "receive_ns": "i8",
+        "latency_ns": "i8",
     },
 }
 """Columns and whole-run tables that the built-in stages add."""

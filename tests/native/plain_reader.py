@@ -24,6 +24,15 @@ RECORD_FORMATS = {
     6: ("<QQQII", "raddr rkey context channel ordinal"),
 }
 
+CHUNK_FIELDS = (
+    *("schema", "thread", "seq", "count"),
+    *("first_tsc", "last_tsc", "dropped", "codec", "data"),
+)
+AREA_FIELDS = (
+    *("state", "size", "schema", "thread", "seq"),
+    *("count", "dropped", "record_size", "capacity", "offset"),
+)
+
 
 def _table() -> list[int]:
     table = []
@@ -103,7 +112,7 @@ def _areas(data: bytes) -> list[dict[str, Any]]:
     version, header, control, _areas_in_use, size = struct.unpack("<IIIIQ", data[8:32])
     assert (version, header, control) == (1, 4096, 4096) and size <= len(data)
     areas, at = [], header
-    names = "state size schema thread seq count dropped record_size capacity offset".split()
+    names = AREA_FIELDS
     while at + control <= len(data):
         area = dict(zip(names, struct.unpack("<QQIIQQQQQQ", data[at : at + 72]), strict=True))
         if not area["size"]:  # it was being made: the next one begins at a later page
@@ -124,9 +133,7 @@ def read(path: Path) -> Rank:
     rank = Rank(path, items[0][1], bad_bytes=bad)
     for kind, body in items[1:]:
         if kind == 1:
-            assert list(body) == (
-                "schema thread seq count first_tsc last_tsc dropped codec data".split()
-            )
+            assert tuple(body) == CHUNK_FIELDS
             rank.chunks.append(body)
         elif kind == 4:
             rank.end = body

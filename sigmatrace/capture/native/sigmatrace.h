@@ -138,6 +138,10 @@ struct st_pending {
 ST_API bool st_pending_put(const void *context, const struct st_pending *value);
 ST_API bool st_pending_take(const void *context, struct st_pending *value);
 ST_API bool st_pending_peek(const void *context, struct st_pending *value);
+/* Takes the newest instead: the library refused what was put just before. */
+ST_API bool st_pending_undo(const void *context, struct st_pending *value);
+/* Drops all of an endpoint or worker that is closed: its contexts may come again. */
+ST_API void st_pending_forget(uint32_t object);
 
 /* --- symbols -------------------------------------------------------------------------------- */
 

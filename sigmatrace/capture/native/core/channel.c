@@ -11,6 +11,7 @@
 #define FIRST_LEVEL 4096u
 #define WINDOW 8u
 #define POISON UINT64_MAX
+#define TAG_FLAGS (ST_HAS_TAG | ST_HAS_DATA | ST_TAG_UNKNOWN)
 
 struct level {
     struct st_channel_record *records; /* beside the slots; t_tsc is stored last */
@@ -45,12 +46,19 @@ static struct level *make_level(struct level **at, uint64_t capacity)
     return none;
 }
 
-static inline uint64_t hash_of(const struct st_channel_key *key)
+/* The caller has just stored these fields one by one: reading them as one word, as the compiler
+ * would, stalls until the stores have left the store buffer (10 ns). */
+#define FIELD(name) ((uint64_t) * (const volatile __typeof__(key->name) *)&key->name)
+
+/* `keep` is all ones, or 0 to leave tag and data out. */
+static inline uint64_t hash_of(const struct st_channel_key *key, uint64_t keep)
 {
-    uint64_t kind = key->object | (uint64_t)key->kind << 32 | (uint64_t)key->dir << 40 |
-                    (uint64_t)key->layer << 48 | (uint64_t)key->flags << 56;
-    uint64_t a = st_fold(key->peer ^ 0x2d358dccaa6c78a5u, key->tag ^ 0x8bb84b93962eacc9u);
-    uint64_t b = st_fold(key->data ^ 0x4b33a62ed433d4a3u, kind ^ 0x4d5a2da51de1aa47u);
+    uint64_t flags = FIELD(flags) & (keep | (uint8_t)~TAG_FLAGS);
+    uint64_t kind = FIELD(object) | FIELD(kind) << 32 | FIELD(dir) << 40 | FIELD(layer) << 48 |
+                    flags << 56;
+    uint64_t tag = key->tag & keep, data = key->data & keep;
+    uint64_t a = st_fold(key->peer ^ 0x2d358dccaa6c78a5u, tag ^ 0x8bb84b93962eacc9u);
+    uint64_t b = st_fold(data ^ 0x4b33a62ed433d4a3u, kind ^ 0x4d5a2da51de1aa47u);
     uint64_t hash = st_fold(a ^ 0xa0761d6478bd642fu, b ^ 0xe7037ed1a0b428dbu);
     return hash && hash != POISON ? hash : 1;
 }
@@ -90,8 +98,8 @@ static struct st_channel *insert(struct level *level, uint64_t at, uint64_t hash
     return NULL;
 }
 
-static struct st_channel *look_up(uint64_t hash, const struct st_channel_key *key, uint32_t limit,
-                                  bool *failed)
+static __attribute__((noinline)) struct st_channel *
+look_up(uint64_t hash, const struct st_channel_key *key, uint32_t limit, bool *failed)
 {
     for (uint32_t l = 0; l < LEVELS; l++) {
         struct level *level = __atomic_load_n(&levels[l], __ATOMIC_ACQUIRE);
@@ -130,15 +138,15 @@ static __attribute__((noinline, cold)) struct st_channel *overflow(const struct 
     st_warn_once(&warned, "more than %u channels (SIGMATRACE_MAX_CHANNELS): tags are left out",
                  limit);
     less.tag = less.data = 0;
-    less.flags = (uint8_t)((key->flags & ~(ST_HAS_TAG | ST_HAS_DATA | ST_TAG_UNKNOWN)) | ST_OVERFLOW);
+    less.flags = (uint8_t)((key->flags & ~TAG_FLAGS) | ST_OVERFLOW);
     less.shared = true;
-    struct st_channel *channel = look_up(hash_of(&less), &less, 2 * limit, failed);
+    struct st_channel *channel = look_up(hash_of(&less, UINT64_MAX), &less, 2 * limit, failed);
     if (channel || *failed)
         return channel;
     less.peer = ST_UNKNOWN_PEER;
     less.object = 0;
     less.flags = ST_OVERFLOW;
-    return look_up(hash_of(&less), &less, UINT32_MAX, failed);
+    return look_up(hash_of(&less, UINT64_MAX), &less, UINT32_MAX, failed);
 }
 
 struct st_channel *st_channel_get(const struct st_channel_key *key)
@@ -149,14 +157,20 @@ struct st_channel *st_channel_get(const struct st_channel_key *key)
         st_process_refuse("operation after the recording had stopped");
         return NULL;
     }
-    if (ST_UNLIKELY(st_process.aggregates)) {
+    uint64_t hash = hash_of(key, st_process.aggregates ? 0 : UINT64_MAX);
+    struct level *first = __atomic_load_n(&levels[0], __ATOMIC_ACQUIRE);
+    if (ST_LIKELY(first != NULL)) {
+        struct st_channel *likely = &first->slots[hash & first->mask];
+        if (ST_LIKELY(__atomic_load_n(&likely->hash, __ATOMIC_ACQUIRE) == hash))
+            return likely;
+    }
+    if (st_process.aggregates) {
         plain = *key;
         plain.tag = plain.data = 0;
-        plain.flags &= (uint8_t)~(ST_HAS_TAG | ST_HAS_DATA | ST_TAG_UNKNOWN);
+        plain.flags &= (uint8_t)~TAG_FLAGS;
         key = &plain;
     }
-    struct st_channel *channel =
-        look_up(hash_of(key), key, st_config()->max_channels, &failed);
+    struct st_channel *channel = look_up(hash, key, st_config()->max_channels, &failed);
     if (ST_LIKELY(channel != NULL))
         return channel;
     channel = failed ? NULL : overflow(key, &failed);

@@ -101,11 +101,11 @@ bool st_pending_put(const void *context, const struct st_pending *value)
     return false;
 }
 
-/* The oldest slot with this key. */
-static struct level *find(uint64_t key, uint64_t *found)
+/* The oldest slot with this key, or the newest. */
+static struct level *find(uint64_t key, bool newest, uint64_t *found)
 {
     struct level *where = NULL;
-    uint64_t oldest = UINT64_MAX;
+    uint64_t flip = newest ? UINT64_MAX : 0, oldest = UINT64_MAX;
     for (uint32_t l = 0; l < LEVELS; l++) {
         struct level *level = __atomic_load_n(&levels[l], __ATOMIC_ACQUIRE);
         if (!level)
@@ -115,9 +115,9 @@ static struct level *find(uint64_t key, uint64_t *found)
         for (uint32_t i = 0; i < reach; i++) {
             uint64_t at = (home + i) & level->mask;
             if (__atomic_load_n(&level->keys[at], __ATOMIC_ACQUIRE) != key ||
-                level->slots[at].order >= oldest)
+                (level->slots[at].order ^ flip) >= oldest)
                 continue;
-            oldest = level->slots[at].order;
+            oldest = level->slots[at].order ^ flip;
             *found = at;
             where = level;
         }
@@ -125,11 +125,11 @@ static struct level *find(uint64_t key, uint64_t *found)
     return where;
 }
 
-bool st_pending_take(const void *context, struct st_pending *value)
+static bool take(const void *context, bool newest, struct st_pending *value)
 {
     uint64_t key = key_of(context), at;
     struct level *level;
-    while (key > TAKEN && (level = find(key, &at))) {
+    while (key > TAKEN && (level = find(key, newest, &at))) {
         uint64_t there = key;
         if (!__atomic_compare_exchange_n(&level->keys[at], &there, TAKEN, false, __ATOMIC_ACQ_REL,
                                          __ATOMIC_RELAXED))
@@ -141,11 +141,35 @@ bool st_pending_take(const void *context, struct st_pending *value)
     return false;
 }
 
+bool st_pending_take(const void *context, struct st_pending *value)
+{
+    return take(context, false, value);
+}
+
+bool st_pending_undo(const void *context, struct st_pending *value)
+{
+    return take(context, true, value);
+}
+
+void st_pending_forget(uint32_t object)
+{
+    for (uint32_t l = 0; l < LEVELS; l++) {
+        struct level *level = __atomic_load_n(&levels[l], __ATOMIC_ACQUIRE);
+        for (uint64_t at = 0; level && at <= level->mask; at++) {
+            uint64_t key = __atomic_load_n(&level->keys[at], __ATOMIC_ACQUIRE);
+            if (key > TAKEN && level->slots[at].value.object == object &&
+                __atomic_compare_exchange_n(&level->keys[at], &key, TAKEN, false,
+                                            __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+                __atomic_store_n(&level->keys[at], FREE, __ATOMIC_RELEASE);
+        }
+    }
+}
+
 bool st_pending_peek(const void *context, struct st_pending *value)
 {
     uint64_t key = key_of(context), at;
     struct level *level;
-    while (key > TAKEN && (level = find(key, &at))) {
+    while (key > TAKEN && (level = find(key, false, &at))) {
         struct slot *slot = &level->slots[at];
         uint32_t version = __atomic_load_n(&slot->version, __ATOMIC_ACQUIRE);
         *value = slot->value;

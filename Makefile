@@ -1,0 +1,42 @@
+# SigmaTrace. `make help` lists the targets. Everything is set up on first use.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+# One thread per library: tests start many processes.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: help setup native demo test lint check bench clean
+
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
+
+setup:  ## system packages, .venv and the native libraries (a repeat takes a second)
+	@scripts/setup.sh
+
+native:  ## build the native libraries again after a change of C sources
+	@scripts/setup.sh --rebuild
+
+demo: setup  ## capture real programs over libfabric and UCX, and correlate them
+	@scripts/demo.sh
+
+test:  ## run all tests; ARGS='-k name' chooses
+	@scripts/setup.sh --dev --rebuild
+	$(PYTHON) -m pytest $(ARGS)
+
+lint:  ## style, types and the direction of imports
+	@scripts/setup.sh --dev
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+check: setup  ## say which layers can be traced on this machine
+	@$(VENV)/bin/sigmatrace-capture --check
+
+bench:  ## measure the cost per event and the speed of the pipeline
+	@scripts/setup.sh --bench --rebuild
+	$(PYTHON) -m benchmarks $(ARGS)
+
+clean:  ## remove what was built (not .venv)
+	rm -rf build dist demo-out .pytest_cache .ruff_cache .mypy_cache

@@ -1,0 +1,200 @@
+"""SigmaTrace from Python: what the command line does, and the tables in hand.
+
+from sigmatrace import api
+
+result = api.run("run/", export=["perfetto", "json"])
+result.tables["traffic"].to_pandas()
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, TextIO
+
+import pyarrow as pa
+
+from sigmatrace import config, jit, ledger, summary
+from sigmatrace import plan as planning
+from sigmatrace.cluster import Cluster
+from sigmatrace.config import Settings
+from sigmatrace.errors import ConfigError, DataLossError
+from sigmatrace.export.base import Exporter
+from sigmatrace.output import LEDGER, RUN, SUMMARY, Output
+from sigmatrace.partition import Run
+from sigmatrace.plan import Plan
+from sigmatrace.stages.base import Exchange, Stage
+
+PACKAGES = ("dask", "distributed", "hydra-core", "msgpack", "numba", "numpy", "pyarrow")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run of the pipeline made.
+
+    Attributes:
+        run: All whole-run tables and facts.
+        ledger: The ledger, as in ``ledger.json``.
+        out: Folder of the output.
+        files: Finished files and folders by exporter.
+        hints: How to open them, by exporter.
+    """
+
+    run: Run
+    ledger: Mapping[str, Any]
+    out: Path
+    files: Mapping[str, tuple[Path, ...]]
+    hints: Mapping[str, str]
+
+    @property
+    def tables(self) -> Mapping[str, pa.Table]:
+        """Whole-run tables by name."""
+        return self.run.tables
+
+    def text(self) -> str:
+        """Return the closing summary."""
+        return summary.text(self.run, self.ledger, self.files, self.hints, self.out)
+
+
+def run(
+    folder: str | os.PathLike[str],
+    export: Sequence[str] | str = ("perfetto",),
+    *,
+    out: str | os.PathLike[str] | None = None,
+    stage: Sequence[str] | None = None,
+    cluster: str = "threads",
+    strict: bool = False,
+    overwrite: bool = False,
+    overrides: Sequence[str] = (),
+    progress: TextIO | None = None,
+) -> Result:
+    """Correlate a run and export it, exactly as the command line does.
+
+    Args:
+        folder: Folder of the trace files.
+        export: Names of exporters.
+        out: Folder of the output; default ``FOLDER/sigmatrace-out``.
+        stage: Names of stages; default: those of the command line.
+        cluster: "threads", "processes" or "distributed".
+        strict: Any loss is an error.
+        overwrite: Replace an output that is already there.
+        overrides: Further options as on the command line (``"partition_mb=4"``).
+        progress: Where to say how far the work is.
+
+    Raises:
+        SigmaTraceError: See ``sigmatrace.errors``.
+    """
+    names = [export] if isinstance(export, str) else list(export)
+    words = [f"run={os.fspath(folder)}", f"export=[{','.join(names)}]", f"cluster={cluster}"]
+    words += [f"out={os.fspath(out)}"] if out is not None else []
+    words += [f"stage=[{','.join(stage)}]"] if stage is not None else []
+    words += [f"strict={strict}", f"overwrite={overwrite}", *overrides]
+    return execute(config.compose(words), progress=progress)
+
+
+def open_run(folder: str | os.PathLike[str], *, run_id: str | None = None) -> Run:
+    """Return the index tables of a run (processes, threads, channels, ...), without events.
+
+    Raises:
+        SigmaTraceError: See ``sigmatrace.errors``.
+    """
+    jit.use_writable_cache()
+    from sigmatrace import pipeline
+
+    return pipeline.index(Path(folder), Cluster(), run_id=run_id).run
+
+
+def plan(settings: Settings) -> Plan:
+    """Return the ordered plan of a configuration.
+
+    Raises:
+        ConfigError: A class cannot be imported, or refuses its options.
+        PipelineError: The stages do not fit together.
+    """
+    jit.use_writable_cache()
+    steps = config.build("stage", settings.stage, (Stage, Exchange))
+    exporters = config.build("export", settings.export, (Exporter,))
+    if not exporters:
+        raise ConfigError("nothing to export", "choose an exporter with export=NAME")
+    return planning.make(steps, exporters)
+
+
+def execute(settings: Settings, *, progress: TextIO | None = None) -> Result:
+    """Run the pipeline as the configuration says; the output appears when all is done.
+
+    Raises:
+        SigmaTraceError: See ``sigmatrace.errors``; then there is no output.
+    """
+    chosen = plan(settings)
+    from sigmatrace import pipeline
+
+    cluster = Cluster(**settings.cluster)
+    indexed = pipeline.index(
+        settings.run,
+        cluster,
+        run_id=settings.run_id,
+        partition_bytes=settings.partition_mb << 20,
+        progress=progress,
+    )
+    if settings.strict:
+        _refuse_damage(indexed.run)
+    with Output(settings.out, overwrite=settings.overwrite) as output:
+        done = pipeline.correlate(indexed, chosen, output.staging, cluster, progress=progress)
+        book = ledger.build(done.account, done.stages, done.exported)
+        if settings.strict:
+            _refuse_loss(book, settings.run)
+        files = {
+            name: tuple(output.place / file for file in one.files)
+            for name, one in done.exported.items()
+        }
+        hints = {name: one.hint for name, one in done.exported.items() if one.hint}
+        result = Result(done.run, book, output.place, files, hints)
+        output.keep(name for one in done.exported.values() for name in one.files)
+        output.write_json(LEDGER, book)
+        output.write_json(RUN, _record(settings))
+        output.write(SUMMARY, result.text())
+        output.publish()
+    return result
+
+
+def _refuse_damage(run: Run) -> None:
+    damage = run.tables["damage"].to_pylist()
+    if damage:
+        first, more = damage[0], len(damage) - 1
+        raise DataLossError(
+            f"{first['path']}: {first['size_bytes']} bytes {first['what']} at byte "
+            f"{first['offset']}" + (f", and {more} more places" if more else ""),
+            "strict=true allows no loss; without it the rest is used",
+        )
+
+
+def _refuse_loss(book: Mapping[str, Any], folder: Path) -> None:
+    found = ledger.losses(book) + [f"balance violated: {x}" for x in ledger.violated(book)]
+    if found:
+        raise DataLossError(
+            f"{folder}: {'; '.join(found)}",
+            "strict=true allows no loss; without it the rest is used",
+        )
+
+
+def _record(settings: Settings) -> dict[str, Any]:
+    versions = {name: _version(name) for name in ("sigmatrace", *PACKAGES)}
+    return {
+        "run": str(settings.run),
+        "out": str(settings.out),
+        "options": settings.options,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "versions": versions,
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,127 @@
+"""Turns a user's command line into one that Hydra takes literally.
+
+Hydra's grammar refuses or changes many paths, knows ``+run=`` but not ``+export=``, and wants
+its flags before its overrides. Nobody should have to know that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hydra.core.override_parser.types import Quote, QuotedString
+
+from sigmatrace.config import GROUPS, suggest
+from sigmatrace.errors import ConfigError
+
+PATHS = ("run", "out")
+FLAGS = {
+    "--help": 0, "-h": 0, "--hydra-help": 0, "--resolve": 0, "--multirun": 0, "-m": 0,
+    "--cfg": 1, "-c": 1, "--package": 1, "-p": 1, "--config-dir": 1, "-cd": 1,
+    "--config-name": 1, "-cn": 1, "--info": 1, "-i": 1, "--shell-completion": 0, "-sc": 0,
+    "--debug": 0, "--plan": 0,
+}  # fmt: skip
+"""Flags and how many words follow each."""
+
+
+@dataclass
+class Command:
+    """A command line taken apart.
+
+    Attributes:
+        flags: Hydra's own flags with their values.
+        overrides: Overrides, quoted for Hydra.
+        debug: Show tracebacks.
+        multirun: Run once for each combination of values.
+        folders: A user's own configuration folders.
+    """
+
+    flags: list[str] = field(default_factory=list)
+    overrides: list[str] = field(default_factory=list)
+    debug: bool = False
+    multirun: bool = False
+    folders: list[Path] = field(default_factory=list)
+
+    @property
+    def words(self) -> list[str]:
+        """The arguments for Hydra: flags first."""
+        return [*self.flags, *self.overrides]
+
+
+def parse(words: Sequence[str]) -> Command:
+    """Take a command line apart and quote it for Hydra.
+
+    Raises:
+        ConfigError: A flag is unknown, a word is no option, or a path is empty or missing.
+    """
+    command = Command()
+    rest: list[str] = []
+    queue = list(words)
+    while queue:
+        word = queue.pop(0)
+        flag, _, value = word.partition("=")
+        if not word.startswith("-"):
+            rest.append(word)
+        elif flag not in FLAGS:
+            raise ConfigError(f"unknown flag {flag!r}", suggest(flag, FLAGS))
+        elif flag == "--debug":
+            command.debug = True
+        elif flag == "--plan":
+            rest.append("plan=true")
+        else:
+            _take_flag(command, word, flag, value, queue)
+    command.multirun = any(flag in ("--multirun", "-m") for flag in command.flags)
+    command.overrides = [_override(word, command) for word in rest]
+    for place in command.folders:
+        if not place.is_dir():
+            raise ConfigError(f"no such configuration folder: {place}", "check the path")
+    return command
+
+
+def quote(text: str) -> str:
+    """Return a path as a quoted string that Hydra and OmegaConf read back unchanged."""
+    literal = text.replace("${", r"\${")
+    return str(QuotedString(literal, Quote.single).with_quotes())
+
+
+def _take_flag(command: Command, word: str, flag: str, value: str, queue: list[str]) -> None:
+    command.flags.append(word)
+    if FLAGS[flag] and "=" not in word and queue:
+        value = queue.pop(0)
+        command.flags.append(value)
+    if flag in ("--config-dir", "-cd"):
+        command.folders.append(Path(value))
+
+
+def _override(word: str, command: Command) -> str:
+    key, equals, value = word.partition("=")
+    if not equals and not key.startswith("~"):
+        hint = f"did you mean run={word}?" if Path(word).is_dir() else "options are KEY=VALUE"
+        raise ConfigError(f"{word!r} is not an option", hint)
+    bare = key.lstrip("+")
+    if bare in PATHS:
+        return f"{bare}={_paths(bare, value, command.multirun)}"
+    if bare == "hydra.searchpath":
+        command.folders += _searchpath(value)
+    return f"{bare}{equals}{value}" if bare in GROUPS else word
+
+
+def _paths(key: str, value: str, several: bool) -> str:
+    parts = value.split(",") if several else [value]
+    if not all(parts):
+        raise ConfigError(f"{key}= is empty", "give a folder")
+    return ",".join(quote(_home(part)) for part in parts)
+
+
+def _home(path: str) -> str:
+    """Expand a leading ``~``, which shells leave alone behind ``+run=``."""
+    try:
+        return str(Path(path).expanduser()) if path.startswith("~") else path
+    except RuntimeError as error:
+        raise ConfigError(f"{path}: {error}", "write the path in full") from error
+
+
+def _searchpath(value: str) -> list[Path]:
+    parts = (part.strip().strip("'\"") for part in value.strip("[]").split(","))
+    return [Path(part.removeprefix("file://")) for part in parts if part and "pkg://" not in part]

@@ -1,0 +1,120 @@
+"""Reads back what a run recorded, for the closing report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from sigmatrace.capture import header as headers
+from sigmatrace.capture import items
+from sigmatrace.capture.index import (
+    FROM_RING,
+    FileIndex,
+    find_rank_files,
+    index_file,
+    mapped,
+)
+from sigmatrace.capture.report import Captured
+from sigmatrace.errors import ChunkFormatError, RunNotFoundError
+from sigmatrace.schema import RECORDS, Item, Op, Schema
+
+_COUNTED = (Schema.AGGREGATE,)
+_FEW = 10_000
+
+
+def first_run_id(folder: Path) -> str | None:
+    """Return the run id of a folder's first rank file; None when no file tells one."""
+    for path in sorted(folder.glob("*.msgpack")):
+        try:
+            with mapped(path) as data:
+                span = next(items.walk(data), None)
+                if span and span.what == items.WHOLE and span.kind == Item.HEADER:
+                    return headers.from_item(items.body(data, span), path).run_id
+        except (OSError, items.ItemError, ChunkFormatError):
+            continue
+    return None
+
+
+def read(folder: Path, run_id: str, since_ns: int) -> list[Captured]:
+    """Return what the processes of a run recorded, ranks first, then by start.
+
+    Args:
+        folder: The run's folder.
+        run_id: Id of the run; files of other runs are left out.
+        since_ns: Wall clock in ns; files of processes that began before are left out.
+    """
+    try:
+        paths = find_rank_files(folder)
+    except RunNotFoundError:
+        return []
+    found = []
+    for path in paths:
+        named = headers.from_name(path)
+        if named is None or named.start_ns < since_ns:
+            continue
+        index = index_file(path)
+        if not index.problem and index.header.run_id in (run_id, None):
+            found.append(_captured(index))
+    return sorted(found, key=lambda one: (one.rank < 0, one.rank, one.host, one.start_ns))
+
+
+def _captured(index: FileIndex) -> Captured:
+    header, end = index.header, index.end
+    operations = _operations(index)
+    libraries = index.tables["libraries"].select(["name", "version", "how"]).to_pylist()
+    dropped = sum(end.dropped.values()) if end else _dropped(index)
+    ring = Path(index.ring)
+    size = index.size_bytes + (ring.stat().st_size if end is None and ring.exists() else 0)
+    return Captured(
+        host=header.host,
+        pid=header.pid,
+        ppid=header.ppid,
+        rank=header.rank,
+        start_ns=header.start_ns,
+        program=header.command.split(" ")[0].rpartition("/")[2],
+        libraries=tuple(dict.fromkeys((x["name"], x["version"], x["how"]) for x in libraries)),
+        operations=operations,
+        moves_data=_moves_data(index, operations),
+        size_bytes=size,
+        dropped=dropped,
+        lost=dict(end.lost) if end else {},
+        end=end.reason if end else "",
+    )
+
+
+def _operations(index: FileIndex) -> int:
+    """Count operations: single ones, and those that mode ``aggregate`` has counted."""
+    single = index.chunks["count"][index.chunks["schema"] == Schema.OP]
+    return int(single.sum()) + sum(int(rows["count"].sum()) for rows in _rows(index, *_COUNTED))
+
+
+def _moves_data(index: FileIndex, operations: int) -> bool:
+    """Tell whether any operation moves data; a start-up alone flushes, probes and cancels."""
+    if operations > _FEW:
+        return True
+    return any(
+        bool((rows["op"] <= Op.ATOMIC_FETCH)[rows["op"] > 0].any())
+        for rows in _rows(index, Schema.OP, *_COUNTED)
+    )
+
+
+def _rows(index: FileIndex, *schemas: Schema) -> Iterator[np.ndarray]:
+    chunks = index.chunks[np.isin(index.chunks["schema"], schemas)]
+    for source in np.unique(chunks["source"]):
+        with mapped(index.ring if source == FROM_RING else index.path) as data:
+            for chunk in chunks[chunks["source"] == source]:
+                dtype = RECORDS[Schema(int(chunk["schema"]))]
+                rows = np.frombuffer(data, dtype, int(chunk["count"]), int(chunk["data"]))
+                yield rows
+
+
+def _dropped(index: FileIndex) -> int:
+    """Sum the last count of drops of each thread and schema."""
+    keys = {(int(chunk["schema"]), int(chunk["thread"])) for chunk in index.chunks}
+    chunks = index.chunks
+    return sum(
+        int(chunks["dropped"][(chunks["schema"] == s) & (chunks["thread"] == t)].max())
+        for s, t in keys
+    )

@@ -1,0 +1,197 @@
+/* Address vectors: which fi_addr_t stands for which address. */
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "ofi.h"
+
+#define OFI_ADDRESS_MAX 512u
+#define OFI_ADDRESSES (1u << 20) /* with an object id to close; larger numbers have none */
+
+struct ofi_av {
+    struct fid_av *fid;
+    struct ofi_swap swaps[2];
+    uint32_t object;
+    uint32_t *ids; /* of addresses by fi_addr_t; untouched pages cost nothing */
+};
+
+static uint32_t *address_id(struct ofi_av *av, fi_addr_t addr)
+{
+    return av->ids && addr < OFI_ADDRESSES ? &av->ids[addr] : NULL;
+}
+
+/* The address as the library gives it back: the same bytes as the peer's own name. */
+static void address_record(struct ofi_av *av, const struct fi_ops_av *inner, fi_addr_t addr)
+{
+    unsigned char bytes[OFI_ADDRESS_MAX];
+    size_t size = sizeof(bytes);
+    if (addr == FI_ADDR_NOTAVAIL)
+        return;
+    if (inner->lookup(av->fid, addr, bytes, &size) || size > sizeof(bytes)) {
+        st_lost("address that the address vector does not give back", 1);
+        return;
+    }
+    uint32_t *known = address_id(av, addr);
+    uint32_t id = known && *known ? *known : st_object_id();
+    if (known)
+        *known = id;
+    struct st_object object;
+    st_object_begin(&object, "ofi_address", id);
+    st_object_u64(&object, "av", av->object);
+    st_object_u64(&object, "addr", addr);
+    st_object_bin(&object, "address", bytes, size);
+    st_object_end(&object);
+}
+
+static void addresses_record(struct ofi_av *av, const struct fi_ops_av *inner,
+                             const fi_addr_t *addrs, size_t count)
+{
+    int kept = errno;
+    st_enter();
+    for (size_t i = 0; i < count; i++)
+        address_record(av, inner, addrs[i]);
+    st_leave();
+    errno = kept;
+}
+
+/* A table lets the caller leave out the array: it counts along. The library is then asked for
+ * the numbers into an array of ours. */
+static fi_addr_t *own_addrs(fi_addr_t *given, size_t count, fi_addr_t **own)
+{
+    *own = given ? NULL : calloc(count ? count : 1, sizeof(**own));
+    return given ? given : *own;
+}
+
+static int av_insert(struct fid_av *fid, const void *address, size_t count, fi_addr_t *addrs,
+                     uint64_t flags, void *context)
+{
+    const struct ofi_table *table = ofi_table_of(fid->ops);
+    const struct fi_ops_av *inner = table->original;
+    fi_addr_t *own, *used = own_addrs(addrs, count, &own);
+    st_enter();
+    int result = inner->insert(fid, address, count, used, flags, context);
+    st_leave();
+    if (result > 0 && used)
+        addresses_record(table->owner, inner, used, count);
+    free(own);
+    return result;
+}
+
+static int av_insertsvc(struct fid_av *fid, const char *node, const char *service,
+                        fi_addr_t *addrs, uint64_t flags, void *context)
+{
+    const struct ofi_table *table = ofi_table_of(fid->ops);
+    const struct fi_ops_av *inner = table->original;
+    fi_addr_t *own, *used = own_addrs(addrs, 1, &own);
+    st_enter();
+    int result = inner->insertsvc(fid, node, service, used, flags, context);
+    st_leave();
+    if (result > 0 && used)
+        addresses_record(table->owner, inner, used, 1);
+    free(own);
+    return result;
+}
+
+static int av_insertsym(struct fid_av *fid, const char *node, size_t nodes, const char *service,
+                        size_t services, fi_addr_t *addrs, uint64_t flags, void *context)
+{
+    const struct ofi_table *table = ofi_table_of(fid->ops);
+    const struct fi_ops_av *inner = table->original;
+    fi_addr_t *own, *used = own_addrs(addrs, nodes * services, &own);
+    st_enter();
+    int result = inner->insertsym(fid, node, nodes, service, services, used, flags, context);
+    st_leave();
+    if (result > 0 && used)
+        addresses_record(table->owner, inner, used, nodes * services);
+    free(own);
+    return result;
+}
+
+static int av_remove(struct fid_av *fid, fi_addr_t *addrs, size_t count, uint64_t flags)
+{
+    const struct ofi_table *table = ofi_table_of(fid->ops);
+    const struct fi_ops_av *inner = table->original;
+    st_enter();
+    int result = inner->remove(fid, addrs, count, flags);
+    st_leave();
+    for (size_t i = 0; !result && i < count; i++) {
+        uint32_t *known = address_id(table->owner, addrs[i]);
+        if (known && *known) {
+            st_object_closed("ofi_address", *known);
+            *known = 0;
+        }
+    }
+    return result;
+}
+
+static void av_ops_install(void *ops)
+{
+    struct fi_ops_av *table = ops;
+    OFI_INSTALL(table, insert, av_insert);
+    OFI_INSTALL(table, insertsvc, av_insertsvc);
+    OFI_INSTALL(table, insertsym, av_insertsym);
+    OFI_INSTALL(table, remove, av_remove);
+}
+
+static void av_free(struct ofi_av *av)
+{
+    for (size_t i = 0; i < 2; i++)
+        ofi_swap_free(&av->swaps[i]);
+    if (av->ids)
+        munmap(av->ids, OFI_ADDRESSES * sizeof(*av->ids));
+    free(av);
+}
+
+static int av_close(struct fid *fid)
+{
+    struct ofi_av *av = ofi_table_of(fid->ops)->owner;
+    ofi_swap_out(&av->swaps[0]);
+    ofi_swap_out(&av->swaps[1]);
+    st_enter();
+    int result = fid->ops->close(fid);
+    st_leave();
+    if (!result) {
+        st_object_closed("ofi_av", av->object);
+        av_free(av);
+        return 0;
+    }
+    ofi_swap_in(&av->swaps[0], av);
+    ofi_swap_in(&av->swaps[1], av);
+    return result;
+}
+
+static void av_fid_install(void *ops)
+{
+    struct fi_ops *table = ops;
+    OFI_INSTALL(table, close, av_close);
+}
+
+uint32_t ofi_av_of(const struct fid *fid)
+{
+    if (!fid->ops || fid->ops->close != av_close)
+        return 0;
+    return ((struct ofi_av *)ofi_table_of(fid->ops)->owner)->object;
+}
+
+void ofi_av_wrap(struct ofi_domain *domain, struct fid_av *fid, const struct fi_av_attr *attr)
+{
+    struct ofi_av *av = ofi_av_of(&fid->fid) ? NULL : calloc(1, sizeof(*av));
+    if (!av)
+        return;
+    int kept = errno;
+    void *ids = mmap(NULL, OFI_ADDRESSES * sizeof(*av->ids), PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    errno = kept;
+    av->ids = ids == MAP_FAILED ? NULL : ids;
+    av->fid = fid;
+    av->object = st_object_id();
+    av->swaps[0] = (struct ofi_swap){(void **)&fid->fid.ops, NULL, av_fid_install};
+    av->swaps[1] = (struct ofi_swap){(void **)&fid->ops, NULL, av_ops_install};
+    ofi_swap_in(&av->swaps[0], av);
+    ofi_swap_in(&av->swaps[1], av);
+    struct st_object object;
+    st_object_begin(&object, "ofi_av", av->object);
+    st_object_str(&object, "prov", domain->prov);
+    st_object_str(&object, "av_type", attr && attr->type == FI_AV_MAP ? "map" : "table");
+    st_object_end(&object);
+}

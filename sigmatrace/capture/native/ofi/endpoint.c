@@ -1,0 +1,274 @@
+/* Endpoints and shared receive contexts: their tables, what is bound to them, their end. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "ofi.h"
+
+/* Providers compare and exchange the tables of an endpoint when something is bound to it, when
+ * it is enabled and when it is closed: they see their own tables then. */
+static void ep_unwrap(struct ofi_ep *ep)
+{
+    for (size_t i = 0; i < sizeof(ep->swaps) / sizeof(ep->swaps[0]); i++)
+        if (ep->swaps[i].place)
+            ofi_swap_out(&ep->swaps[i]);
+}
+
+static void ep_rewrap(struct ofi_ep *ep)
+{
+    for (size_t i = 0; i < sizeof(ep->swaps) / sizeof(ep->swaps[0]); i++)
+        if (ep->swaps[i].place)
+            ofi_swap_in(&ep->swaps[i], ep);
+}
+
+static struct ofi_ep *ep_owner(const struct fid *fid) { return ofi_table_of(fid->ops)->owner; }
+
+static void ep_bound_srx(struct ofi_ep *ep, struct fid *fid)
+{
+    struct ofi_ep *srx = ofi_ep_of(fid);
+    if (!srx)
+        return;
+    ep->srx_space = srx->space;
+    ep->srx_object = srx->object;
+    if (ep->rx_cq)
+        ofi_cq_context(ep->rx_cq, ep);
+}
+
+static void ep_bound_cq(struct ofi_ep *ep, struct ofi_cq *cq, uint64_t flags)
+{
+    if (!cq)
+        return;
+    if ((flags & FI_TRANSMIT) && !ep->tx_cq) {
+        ep->tx_cq = cq;
+        ep->selective_tx = flags & FI_SELECTIVE_COMPLETION;
+        ofi_cq_bound(cq, ep, FI_TRANSMIT);
+    }
+    if ((flags & FI_RECV) && !ep->rx_cq) {
+        ep->rx_cq = cq;
+        ep->selective_rx = flags & FI_SELECTIVE_COMPLETION;
+        if (!ep->is_srx)
+            ep->space = cq->space;
+        ofi_cq_bound(cq, ep, FI_RECV);
+        if (ep->srx_space)
+            ofi_cq_context(cq, ep);
+    }
+}
+
+static int ep_bind(struct fid *fid, struct fid *other, uint64_t flags)
+{
+    struct ofi_ep *ep = ep_owner(fid);
+    ep_unwrap(ep);
+    st_enter();
+    int result = fid->ops->bind(fid, other, flags);
+    st_leave();
+    ep_rewrap(ep);
+    if (result)
+        return result;
+    switch (other->fclass) {
+    case FI_CLASS_AV:
+        ep->av = ofi_av_of(other);
+        break;
+    case FI_CLASS_CQ:
+        ep_bound_cq(ep, ofi_cq_of(other), flags);
+        break;
+    case FI_CLASS_SRX_CTX:
+        ep_bound_srx(ep, other);
+        break;
+    default:
+        break;
+    }
+    return 0;
+}
+
+static int ep_control(struct fid *fid, int command, void *arg)
+{
+    struct ofi_ep *ep = ep_owner(fid);
+    ep_unwrap(ep);
+    st_enter();
+    int result = fid->ops->control(fid, command, arg);
+    st_leave();
+    ep_rewrap(ep);
+    if (result)
+        return result;
+    if (command == FI_ENABLE && !ep->is_srx)
+        ofi_ep_name(ep, false);
+    else if (command == FI_ALIAS)
+        st_lost("endpoint alias: its operations are not seen", 1);
+    else if (command == FI_SETOPSFLAG && arg) {
+        uint64_t flags = *(uint64_t *)arg;
+        if (flags & FI_TRANSMIT)
+            ep->tx_flags = flags;
+        if (flags & FI_RECV)
+            ep->rx_flags = flags;
+    }
+    return 0;
+}
+
+static int ep_close(struct fid *fid)
+{
+    struct ofi_ep *ep = ep_owner(fid);
+    ep_unwrap(ep);
+    st_enter();
+    int result = fid->ops->close(fid);
+    st_leave();
+    if (result) {
+        ep_rewrap(ep);
+        return result;
+    }
+    if (ep->tx_cq)
+        ofi_cq_unbound(ep->tx_cq, ep, FI_TRANSMIT);
+    if (ep->rx_cq)
+        ofi_cq_unbound(ep->rx_cq, ep, FI_RECV);
+    st_pending_forget(ep->object);
+    st_object_closed("ofi_endpoint", ep->object);
+    for (size_t i = 0; i < sizeof(ep->swaps) / sizeof(ep->swaps[0]); i++)
+        ofi_swap_free(&ep->swaps[i]);
+    free(ep);
+    return 0;
+}
+
+static void ep_fid_install(void *ops)
+{
+    struct fi_ops *table = ops;
+    OFI_INSTALL(table, close, ep_close);
+    OFI_INSTALL(table, bind, ep_bind);
+    OFI_INSTALL(table, control, ep_control);
+}
+
+static int ep_setopt(fid_t fid, int level, int name, const void *value, size_t size)
+{
+    struct ofi_ep *ep = ep_owner(fid);
+    ep_unwrap(ep);
+    st_enter();
+    int result = ep->fid->ops->setopt(fid, level, name, value, size);
+    st_leave();
+    ep_rewrap(ep);
+    return result;
+}
+
+static int ep_tx_ctx(struct fid_ep *fid, int index, struct fi_tx_attr *attr, struct fid_ep **made,
+                     void *context)
+{
+    const struct fi_ops_ep *original = ofi_table_of(fid->ops)->original;
+    struct ofi_ep *ep = ep_owner(&fid->fid);
+    uint8_t depth = st_enter();
+    int result = original->tx_ctx(fid, index, attr, made, context);
+    st_leave();
+    if (!result)
+        ofi_ep_wrap(ep->domain, *made, NULL, ep, ofi_deeper(depth, ep->depth));
+    return result;
+}
+
+static int ep_rx_ctx(struct fid_ep *fid, int index, struct fi_rx_attr *attr, struct fid_ep **made,
+                     void *context)
+{
+    const struct fi_ops_ep *original = ofi_table_of(fid->ops)->original;
+    struct ofi_ep *ep = ep_owner(&fid->fid);
+    uint8_t depth = st_enter();
+    int result = original->rx_ctx(fid, index, attr, made, context);
+    st_leave();
+    if (!result)
+        ofi_ep_wrap(ep->domain, *made, NULL, ep, ofi_deeper(depth, ep->depth));
+    return result;
+}
+
+static void ep_ops_install(void *ops)
+{
+    struct fi_ops_ep *table = ops;
+    OFI_INSTALL(table, setopt, ep_setopt);
+    OFI_INSTALL(table, tx_ctx, ep_tx_ctx);
+    OFI_INSTALL(table, rx_ctx, ep_rx_ctx);
+}
+
+struct ofi_ep *ofi_ep_of(struct fid *fid)
+{
+    return fid && fid->ops && fid->ops->close == ep_close ? ep_owner(fid) : NULL;
+}
+
+static void ep_swaps_init(struct ofi_ep *ep)
+{
+    struct fid_ep *fid = ep->fid;
+    const struct ofi_swap swaps[] = {
+        {(void **)&fid->fid.ops, NULL, ep_fid_install},
+        {(void **)&fid->ops, NULL, ep_ops_install},
+        {(void **)&fid->msg, NULL, ofi_msg_install},
+        {(void **)&fid->tagged, NULL, ofi_tagged_install},
+        {(void **)&fid->rma, NULL, ofi_rma_install},
+        {(void **)&fid->atomic, NULL, ofi_atomic_install},
+    };
+    /* A shared receive context has but the first members of the structure in some providers. */
+    size_t count = ep->is_srx ? 4 : sizeof(swaps) / sizeof(swaps[0]);
+    for (size_t i = 0; i < count; i++)
+        if (!ep->is_srx || i != 1)
+            ep->swaps[i] = swaps[i];
+}
+
+/* What an endpoint can tell of itself before it is enabled; contexts of a scalable endpoint
+ * take what they do not know from it. */
+static void ep_attributes(struct ofi_ep *ep, const struct fi_info *info,
+                          const struct ofi_ep *parent)
+{
+    if (parent) {
+        ep->directed = parent->directed;
+        ep->tx_flags = parent->tx_flags;
+        ep->rx_flags = parent->rx_flags;
+        ep->av = parent->av;
+    }
+    if (!info)
+        return;
+    ep->connected = info->ep_attr && info->ep_attr->type == FI_EP_MSG;
+    ep->directed = info->caps & FI_DIRECTED_RECV;
+    ep->takes_receives = info->mode & FI_RX_CQ_DATA;
+    ep->tx_flags = info->tx_attr ? info->tx_attr->op_flags : 0;
+    ep->rx_flags = info->rx_attr ? info->rx_attr->op_flags : 0;
+}
+
+static struct ofi_ep *ep_make(struct ofi_domain *domain, struct fid_ep *fid, uint8_t depth)
+{
+    struct ofi_ep *ep = calloc(1, sizeof(*ep));
+    if (!ep) {
+        st_lost("no memory for an endpoint", 1);
+        return NULL;
+    }
+    ep->fid = fid;
+    ep->domain = domain;
+    ep->depth = depth;
+    ep->shared = domain->shared;
+    ep->object = st_object_id();
+    return ep;
+}
+
+void ofi_ep_wrap(struct ofi_domain *domain, struct fid_ep *fid, const struct fi_info *info,
+                 const struct ofi_ep *parent, uint8_t depth)
+{
+    struct ofi_ep *known = ofi_ep_of(&fid->fid);
+    if (known) { /* made by a call that reached a sibling: one endpoint, seen from outside */
+        known->depth = depth;
+        return;
+    }
+    struct ofi_ep *ep = ep_make(domain, fid, depth);
+    if (!ep)
+        return;
+    ep_attributes(ep, info, parent);
+    ep_swaps_init(ep);
+    ep_rewrap(ep);
+    ofi_ep_describe(ep, info);
+}
+
+void ofi_srx_wrap(struct ofi_domain *domain, struct fid_ep *fid, uint8_t depth)
+{
+    struct ofi_ep *ep = ofi_ep_of(&fid->fid) ? NULL : ep_make(domain, fid, depth);
+    if (!ep)
+        return;
+    ep->is_srx = true;
+    ep->space = ofi_space_new();
+    ep_swaps_init(ep);
+    ep_rewrap(ep);
+    ofi_ep_describe(ep, NULL);
+}
+
+void ofi_ep_connected(struct fid *fid)
+{
+    struct ofi_ep *ep = ofi_ep_of(fid);
+    if (ep)
+        ofi_ep_name(ep, true);
+}

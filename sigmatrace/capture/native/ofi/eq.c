@@ -1,0 +1,82 @@
+/* Event queues: the moment at which a connected endpoint learns its peer. */
+#include <stdlib.h>
+
+#include "ofi.h"
+
+struct ofi_eq {
+    struct ofi_swap swaps[2];
+};
+
+static void event_seen(uint32_t event, const void *buf, ssize_t result)
+{
+    if (result >= (ssize_t)sizeof(struct fi_eq_cm_entry) && event == FI_CONNECTED)
+        ofi_ep_connected(((const struct fi_eq_cm_entry *)buf)->fid);
+}
+
+static ssize_t eq_read(struct fid_eq *fid, uint32_t *event, void *buf, size_t size, uint64_t flags)
+{
+    const struct fi_ops_eq *inner = ofi_table_of(fid->ops)->original;
+    st_enter();
+    ssize_t result = inner->read(fid, event, buf, size, flags);
+    st_leave();
+    if (result > 0)
+        event_seen(*event, buf, result);
+    return result;
+}
+
+static ssize_t eq_sread(struct fid_eq *fid, uint32_t *event, void *buf, size_t size, int timeout,
+                        uint64_t flags)
+{
+    const struct fi_ops_eq *inner = ofi_table_of(fid->ops)->original;
+    st_enter();
+    ssize_t result = inner->sread(fid, event, buf, size, timeout, flags);
+    st_leave();
+    if (result > 0)
+        event_seen(*event, buf, result);
+    return result;
+}
+
+static void eq_ops_install(void *ops)
+{
+    struct fi_ops_eq *table = ops;
+    OFI_INSTALL(table, read, eq_read);
+    OFI_INSTALL(table, sread, eq_sread);
+}
+
+static int eq_close(struct fid *fid)
+{
+    struct ofi_eq *eq = ofi_table_of(fid->ops)->owner;
+    ofi_swap_out(&eq->swaps[0]);
+    ofi_swap_out(&eq->swaps[1]);
+    st_enter();
+    int result = fid->ops->close(fid);
+    st_leave();
+    if (result) {
+        ofi_swap_in(&eq->swaps[0], eq);
+        ofi_swap_in(&eq->swaps[1], eq);
+        return result;
+    }
+    ofi_swap_free(&eq->swaps[0]);
+    ofi_swap_free(&eq->swaps[1]);
+    free(eq);
+    return 0;
+}
+
+static void eq_fid_install(void *ops)
+{
+    struct fi_ops *table = ops;
+    OFI_INSTALL(table, close, eq_close);
+}
+
+void ofi_eq_wrap(struct fid_eq *fid)
+{
+    if (fid->fid.ops && fid->fid.ops->close == eq_close)
+        return;
+    struct ofi_eq *eq = calloc(1, sizeof(*eq));
+    if (!eq)
+        return;
+    eq->swaps[0] = (struct ofi_swap){(void **)&fid->fid.ops, NULL, eq_fid_install};
+    eq->swaps[1] = (struct ofi_swap){(void **)&fid->ops, NULL, eq_ops_install};
+    ofi_swap_in(&eq->swaps[0], eq);
+    ofi_swap_in(&eq->swaps[1], eq);
+}

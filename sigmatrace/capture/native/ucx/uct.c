@@ -1,0 +1,251 @@
+/* UCT: interfaces, endpoints, arrivals. The operations are inline functions that go through
+ * `iface->ops`, a table embedded by value; an interface gets its entries replaced once it is
+ * open, and back before it closes. */
+#define _GNU_SOURCE
+#include "uct.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define REAL(name) ((__typeof__(&name))st_ucx_symbol(#name, ST_CALLER))
+
+uint8_t st_uct_depth(uint8_t depth, const void *caller)
+{
+    return !depth && st_ucp_on && st_ucx_internal(caller) ? 1 : depth;
+}
+
+/* --- interfaces --------------------------------------------------------------------------------------- */
+
+#define ADDRESS_MAX 256
+
+static void iface_addresses(uct_iface_h iface, struct st_uct_iface *own, struct st_object *object)
+{
+    union {
+        uct_iface_attr_t attr;
+        uint8_t room[4096]; /* the structure grows from version to version */
+    } query;
+    uint8_t address[ADDRESS_MAX];
+    memset(&query, 0, sizeof(query));
+    if (own->ops.iface_query(iface, &query.attr) != UCS_OK)
+        return;
+    own->device_bytes = query.attr.device_addr_len;
+    own->iface_bytes = query.attr.iface_addr_len;
+    own->ep_bytes = query.attr.ep_addr_len;
+    if (own->device_bytes <= sizeof(address) &&
+        own->ops.iface_get_device_address(iface, (uct_device_addr_t *)address) == UCS_OK)
+        st_object_bin(object, "device_address", address, own->device_bytes);
+    if ((query.attr.cap.flags & UCT_IFACE_FLAG_CONNECT_TO_IFACE) &&
+        own->iface_bytes <= sizeof(address) &&
+        own->ops.iface_get_address(iface, (uct_iface_addr_t *)address) == UCS_OK)
+        st_object_bin(object, "iface_address", address, own->iface_bytes);
+}
+
+static void iface_seen(uct_iface_h iface, const uct_iface_params_t *params)
+{
+    struct st_slot *slot = st_slot_claim(iface, ST_SLOT_IFACE);
+    struct st_uct_iface *own = slot ? calloc(1, sizeof(*own)) : NULL;
+    if (!own) {
+        if (slot)
+            st_slot_remove(slot);
+        return;
+    }
+    own->ops = iface->ops;
+    slot->data = own;
+    slot->id = st_object_id();
+    slot->shared = false; /* UCT is not thread-safe: its user serializes */
+    struct st_object object;
+    st_object_begin(&object, "uct_iface", slot->id);
+    st_object_str(&object, "tl", params->mode.device.tl_name);
+    st_object_str(&object, "device", params->mode.device.dev_name);
+    iface_addresses(iface, own, &object);
+    st_object_end(&object);
+    st_slot_publish(slot);
+    st_uct_wrap(&iface->ops);
+}
+
+static void library_seen(const void *real)
+{
+    static bool seen;
+    Dl_info info;
+    if (__atomic_exchange_n(&seen, true, __ATOMIC_RELAXED))
+        return;
+    const char *(*version)(void) = st_ucx_symbol("ucs_get_version_string", real);
+    st_library_seen(ST_LAYER_UCT, "uct", version ? version() : "",
+                    dladdr(real, &info) ? info.dli_fname : "", "symbol");
+}
+
+ST_API ucs_status_t uct_iface_open(uct_md_h md, uct_worker_h worker,
+                                   const uct_iface_params_t *params,
+                                   const uct_iface_config_t *config, uct_iface_h *iface_p)
+{
+    __typeof__(&uct_iface_open) real = REAL(uct_iface_open);
+    if (!real)
+        return UCS_ERR_UNSUPPORTED;
+    ucs_status_t status = real(md, worker, params, config, iface_p);
+    /* UCP opens others too, stubs without a transport behind them (since 1.20). */
+    bool device = (params->field_mask & UCT_IFACE_PARAM_FIELD_OPEN_MODE) &&
+                  (params->open_mode & UCT_IFACE_OPEN_MODE_DEVICE);
+    if (!st_uct_on || status != UCS_OK || !device)
+        return status;
+    library_seen((const void *)real);
+    iface_seen(*iface_p, params);
+    return status;
+}
+
+ST_API void uct_iface_close(uct_iface_h iface)
+{
+    __typeof__(&uct_iface_close) real = REAL(uct_iface_close);
+    struct st_slot *slot = st_uct_on ? st_slot_find(iface) : NULL;
+    if (slot) {
+        struct st_uct_iface *own = slot->data;
+        iface->ops = own->ops;
+        st_object_closed("uct_iface", slot->id);
+        real(iface);
+        st_slot_remove(slot);
+        free(own);
+        return;
+    }
+    real(iface);
+}
+
+/* --- endpoints ---------------------------------------------------------------------------------------- */
+
+static struct st_slot *ep_claim(uct_ep_h ep, struct st_object *object)
+{
+    struct st_slot *iface = st_slot_find(ep->iface);
+    struct st_slot *slot = iface ? st_slot_claim(ep, ST_SLOT_UCT_EP) : NULL;
+    if (!slot)
+        return NULL;
+    slot->id = st_object_id();
+    slot->parent = iface;
+    st_object_begin(object, "uct_ep", slot->id);
+    st_object_u64(object, "iface", iface->id);
+    return slot;
+}
+
+struct st_slot *st_uct_ep_slot(uct_ep_h ep)
+{
+    struct st_slot *slot = st_slot_find(ep);
+    struct st_object object;
+    if (slot || !(slot = ep_claim(ep, &object)))
+        return slot;
+    st_object_end(&object);
+    st_slot_publish(slot);
+    return slot;
+}
+
+static void local_ep_address(uct_ep_h ep, const struct st_uct_iface *own,
+                             struct st_object *object)
+{
+    uint8_t address[ADDRESS_MAX];
+    if (own->ep_bytes && own->ep_bytes <= sizeof(address) && own->ops.ep_get_address &&
+        own->ops.ep_get_address(ep, (uct_ep_addr_t *)address) == UCS_OK)
+        st_object_bin(object, "local_ep_address", address, own->ep_bytes);
+}
+
+ST_API ucs_status_t uct_ep_create(const uct_ep_params_t *params, uct_ep_h *ep_p)
+{
+    __typeof__(&uct_ep_create) real = REAL(uct_ep_create);
+    if (!real)
+        return UCS_ERR_UNSUPPORTED;
+    ucs_status_t status = real(params, ep_p);
+    struct st_object object;
+    struct st_slot *slot;
+    if (!st_uct_on || status != UCS_OK || !(slot = ep_claim(*ep_p, &object)))
+        return status;
+    const struct st_uct_iface *own = slot->parent->data;
+    if (params->field_mask & UCT_EP_PARAM_FIELD_DEV_ADDR)
+        st_object_bin(&object, "device_address", params->dev_addr, own->device_bytes);
+    if (params->field_mask & UCT_EP_PARAM_FIELD_IFACE_ADDR)
+        st_object_bin(&object, "iface_address", params->iface_addr, own->iface_bytes);
+    st_object_end(&object);
+    st_slot_publish(slot);
+    return status;
+}
+
+static void connected(uct_ep_h ep, const uct_device_addr_t *device_address,
+                      const uct_ep_addr_t *ep_address)
+{
+    struct st_slot *slot = st_uct_on ? st_uct_ep_slot(ep) : NULL;
+    if (!slot)
+        return;
+    const struct st_uct_iface *own = slot->parent->data;
+    struct st_object object;
+    st_object_begin(&object, "uct_ep", slot->id);
+    st_object_bin(&object, "device_address", device_address, own->device_bytes);
+    st_object_bin(&object, "ep_address", ep_address, own->ep_bytes);
+    local_ep_address(ep, own, &object);
+    st_object_end(&object);
+}
+
+ST_API ucs_status_t uct_ep_connect_to_ep(uct_ep_h ep, const uct_device_addr_t *device_address,
+                                         const uct_ep_addr_t *ep_address)
+{
+    __typeof__(&uct_ep_connect_to_ep) real = REAL(uct_ep_connect_to_ep);
+    ucs_status_t status = real(ep, device_address, ep_address);
+    if (status == UCS_OK)
+        connected(ep, device_address, ep_address);
+    return status;
+}
+
+/* Since 1.14; not in the headers of older versions. */
+ST_API ucs_status_t uct_ep_connect_to_ep_v2(uct_ep_h ep, const uct_device_addr_t *device_address,
+                                            const uct_ep_addr_t *ep_address, const void *params)
+{
+    __typeof__(&uct_ep_connect_to_ep_v2) real = REAL(uct_ep_connect_to_ep_v2);
+    ucs_status_t status = real(ep, device_address, ep_address, params);
+    if (status == UCS_OK)
+        connected(ep, device_address, ep_address);
+    return status;
+}
+
+ST_API void uct_ep_destroy(uct_ep_h ep)
+{
+    __typeof__(&uct_ep_destroy) real = REAL(uct_ep_destroy);
+    struct st_slot *slot = st_uct_on ? st_slot_find(ep) : NULL;
+    if (slot) {
+        st_object_closed("uct_ep", slot->id);
+        st_slot_remove(slot);
+    }
+    real(ep);
+}
+
+/* --- arrivals ----------------------------------------------------------------------------------------- */
+
+static ucs_status_t on_uct_am(void *arg, void *data, size_t length, unsigned flags)
+{
+    const struct st_uct_handler *handler = arg;
+    struct st_slot *iface = handler->iface;
+    if (st_recording()) {
+        struct st_channel_key key = {.object = iface->id,
+                                     .kind = ST_KIND_AM,
+                                     .dir = ST_IN,
+                                     .layer = ST_LAYER_UCT,
+                                     .flags = ST_HAS_TAG,
+                                     .peer = ST_UNKNOWN_PEER,
+                                     .tag = handler->id};
+        uint64_t t_tsc = st_ucx_now();
+        uint32_t channel, ordinal;
+        uint8_t depth = st_enter();
+        st_leave();
+        if (st_ucx_channel(&key, &channel, &ordinal))
+            st_op(t_tsc, length, channel, ordinal, ST_OP_RECV,
+                  st_ucx_calls[ST_CALL_uct_am_handler],
+                  st_uct_depth(depth, (const void *)handler->callback), 0, iface->arrived++);
+    }
+    return handler->callback(handler->arg, data, length, flags);
+}
+
+ST_API ucs_status_t uct_iface_set_am_handler(uct_iface_h iface, uint8_t id, uct_am_callback_t cb,
+                                             void *arg, uint32_t flags)
+{
+    __typeof__(&uct_iface_set_am_handler) real = REAL(uct_iface_set_am_handler);
+    struct st_slot *slot = st_uct_on && cb ? st_slot_find(iface) : NULL;
+    if (!slot || id >= ST_UCT_HANDLERS)
+        return real(iface, id, cb, arg, flags);
+    struct st_uct_iface *own = slot->data;
+    struct st_uct_handler *handler = &own->handlers[id];
+    *handler = (struct st_uct_handler){.iface = slot, .callback = cb, .arg = arg, .id = id};
+    return real(iface, id, on_uct_am, handler, flags);
+}

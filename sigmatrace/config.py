@@ -1,0 +1,299 @@
+"""Dataclass schemas of the configuration, and what is checked after it is composed.
+
+Hydra refuses a misspelt or mistyped key by these schemas; ``check`` refuses what can still
+slip through (``+expotr=json``, ``+stage.clock.foo=1``, a class that is no stage).
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING as REQUIRED
+from omegaconf import DictConfig, OmegaConf
+
+import sigmatrace
+from sigmatrace.errors import ConfigError
+
+GROUPS = ("stage", "export", "cluster", "preset")
+
+
+@dataclass
+class StageConfig:
+    """A stage: the class that does it. Further keys are arguments of its constructor."""
+
+    _target_: str = REQUIRED
+
+
+@dataclass
+class ExportConfig:
+    """An exporter: the class that does it. Further keys are arguments of its constructor."""
+
+    _target_: str = REQUIRED
+
+
+@dataclass
+class MatrixConfig(ExportConfig):
+    """Pictures of who sent how much to whom.
+
+    Attributes:
+        nested: Count operations that other recorded calls made, too.
+        dpi: Resolution of the PNG files.
+    """
+
+    nested: bool = False
+    dpi: int = 120
+
+
+@dataclass
+class ThreadsConfig:
+    """Threads of this process (kernels release the interpreter's lock)."""
+
+    kind: str = "threads"
+    workers: int | None = None
+
+
+@dataclass
+class ProcessesConfig:
+    """Processes of this machine."""
+
+    kind: str = "processes"
+    workers: int | None = None
+
+
+@dataclass
+class DistributedConfig:
+    """A Dask scheduler that already runs; its workers must see the same files."""
+
+    kind: str = "distributed"
+    address: str = REQUIRED
+    timeout_s: float = 30.0
+
+
+@dataclass
+class Config:
+    """All options of a run of the pipeline.
+
+    Attributes:
+        run: Folder of the trace files.
+        out: Where the output goes; default ``RUN/sigmatrace-out``.
+        run_id: Which run to read when files of several lie in the folder.
+        strict: Any loss is an error.
+        overwrite: Replace an output that is already there.
+        partition_mb: Event bytes of a partition, in MiB.
+        plan: Print the plan and compute nothing.
+        stage: Chosen stages by name.
+        export: Chosen exporters by name.
+        cluster: Where tasks run.
+    """
+
+    run: str = REQUIRED
+    out: str | None = None
+    run_id: str | None = None
+    strict: bool = False
+    overwrite: bool = False
+    partition_mb: int = 12
+    plan: bool = False
+    stage: dict[str, Any] = field(default_factory=dict)
+    export: dict[str, Any] = field(default_factory=dict)
+    cluster: Any = REQUIRED
+
+
+SCHEMAS: dict[str, dict[str, type]] = {
+    "schema": {"config": Config},
+    "schema/stage": dict.fromkeys(
+        ("clock", "topology", "match", "traffic", "messages"), StageConfig
+    ),
+    "schema/export": {
+        **dict.fromkeys(("perfetto", "json", "parquet", "csv"), ExportConfig),
+        "matrix": MatrixConfig,
+    },
+    "schema/cluster": {
+        "threads": ThreadsConfig,
+        "processes": ProcessesConfig,
+        "distributed": DistributedConfig,
+    },
+}
+"""Schema by group and choice; every YAML file of ``conf/`` extends one of these."""
+
+
+def folder() -> Path:
+    """Return the folder of the configuration tree, in a checkout or in an installed package."""
+    spec = importlib.util.find_spec("sigmatrace.conf")
+    if spec is not None and spec.origin is not None:
+        return Path(spec.origin).parent
+    beside = Path(sigmatrace.__file__).parent
+    installed, checkout = beside / "conf", beside.parent / "conf"
+    return installed if installed.is_dir() else checkout
+
+
+def register() -> None:
+    """Make the schemas known to Hydra."""
+    store = ConfigStore.instance()
+    for group, choices in SCHEMAS.items():
+        for name, schema in choices.items():
+            store.store(group=group, name=name, node=schema)
+
+
+def compose(words: Sequence[str]) -> Settings:
+    """Compose and check a configuration outside of a command line.
+
+    Args:
+        words: Options as on the command line.
+
+    Raises:
+        ConfigError: An option is unknown or has an impossible value.
+    """
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    from sigmatrace import argv, mistakes
+
+    command = argv.parse(words)
+    register()
+    before = dict(GlobalHydra.instance().__dict__)
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(folder()), version_base="1.3"):
+            return check(hydra_compose("config", command.overrides))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise mistakes.explain(error, command.folders) from error
+    finally:
+        GlobalHydra.instance().__dict__.update(before)
+
+
+def choices(group: str, folders: Iterable[Path] = ()) -> list[str]:
+    """Return the names that a group offers, with those of a user's own folders."""
+    return sorted(
+        {path.stem for at in (folder(), *folders) for path in (at / group).glob("*.yaml")}
+    )
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """Return what a user may have meant, as a hint."""
+    names = list(known)
+    close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    if not names:
+        return "it has no options"
+    listed = f"known: {', '.join(sorted(names))}"
+    return f"did you mean {close[0]!r}? ({listed})" if close else listed
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A checked configuration.
+
+    Attributes:
+        run: Folder of the trace files, absolute.
+        out: Folder of the output, absolute.
+        options: All options as plain data, for ``run.json``.
+    """
+
+    run: Path
+    out: Path
+    options: Mapping[str, Any]
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.options[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+def check(config: DictConfig) -> Settings:
+    """Check a composed configuration and return it as plain data.
+
+    Raises:
+        ConfigError: A key is unknown, a required one is missing, or a value is impossible.
+    """
+    known = [item.name for item in fields(Config)]
+    for key in config:
+        if key not in known:
+            raise ConfigError(f"unknown option {key!r}", suggest(str(key), known))
+    if not config.plan and OmegaConf.is_missing(config, "run"):
+        raise ConfigError("no run folder is given", "add run=DIR, the folder of the trace files")
+    for at in ("cluster", *(f"stage.{name}" for name in config.stage)):
+        _check_node(at, OmegaConf.select(config, at))
+    for name in config.export:
+        _check_node(f"export.{name}", config.export[name])
+    if config.partition_mb < 1:
+        raise ConfigError("partition_mb must be at least 1", f"it is {config.partition_mb}")
+    plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=False)
+    options = cast("dict[str, Any]", plain)
+    run, out = str(options["run"]), options["out"]
+    if run == "":
+        raise ConfigError("run= is empty", "give the folder of the trace files")
+    if out == "":
+        raise ConfigError("out= is empty", "give a folder, or leave it out")
+    base = Path(run).resolve()
+    place = Path(str(out)).resolve() if out is not None else base / "sigmatrace-out"
+    return Settings(base, place, options)
+
+
+def _check_node(at: str, node: Any) -> None:
+    """Refuse keys that the node's schema does not have, and required keys without a value."""
+    if not isinstance(node, DictConfig):
+        raise ConfigError(f"{at} is not a group of options", f"it is {node!r}")
+    schema = OmegaConf.get_type(node)
+    known = [item.name for item in fields(schema)] if is_dataclass(schema) else None
+    for key in map(str, node):
+        if known is not None and key not in known:
+            shown = [name for name in known if not name.startswith("_") and name != "kind"]
+            raise ConfigError(f"unknown option '{at}.{key}'", suggest(key, shown))
+        if OmegaConf.is_missing(node, key):
+            raise ConfigError(f"{at}.{key} has no value", f"add {at}.{key}=...")
+
+
+def build(kind: str, chosen: Mapping[str, Mapping[str, Any]], bases: tuple[type, ...]) -> list[Any]:
+    """Instantiate the chosen stages or exporters by the import paths in ``_target_``.
+
+    Args:
+        kind: "stage" or "export", for messages.
+        chosen: Keyword arguments by name, each with ``_target_``.
+        bases: What the classes must be subclasses of.
+
+    Raises:
+        ConfigError: A path does not lead to such a class, or an argument does not fit it.
+    """
+    made = []
+    for name, arguments in chosen.items():
+        given = {key: value for key, value in arguments.items() if key != "_target_"}
+        target = arguments.get("_target_")
+        cls = _load(f"{kind}.{name}", target, bases)
+        known = [key for key in inspect.signature(cls).parameters if key not in ("args", "kwargs")]
+        for key in given:
+            if key not in known:
+                raise ConfigError(f"unknown option '{kind}.{name}.{key}'", suggest(key, known))
+        try:
+            made.append(cls(**given))
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"{kind}.{name} refuses its options", str(error)) from error
+    return made
+
+
+def _load(at: str, target: Any, bases: tuple[type, ...]) -> type:
+    module, _, attribute = str(target or "").rpartition(".")
+    if not module:
+        raise ConfigError(f"{at} names no class", "its YAML needs _target_: module.Class")
+    try:
+        cls = getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"{at}: cannot import {target}", f"{error}; is its folder on PYTHONPATH?"
+        ) from error
+    except AttributeError as error:
+        raise ConfigError(f"{at}: module {module} has no {attribute}", "check _target_") from error
+    if not (isinstance(cls, type) and issubclass(cls, bases)):
+        wanted = " or ".join(base.__name__ for base in bases)
+        raise ConfigError(f"{at}: {target} is not a subclass of {wanted}", "check _target_")
+    return cls

@@ -1,0 +1,102 @@
+"""The exporter ``json``: the run's numbers in one file, for scripts."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from sigmatrace.export.amounts import INITIATORS
+from sigmatrace.export.base import Exported, Exporter, Piece
+from sigmatrace.export.tables import named
+from sigmatrace.partition import Run
+from sigmatrace.schema import STAGE_TABLES, Columns
+
+OUTPUT = "summary.json"
+
+
+class Json(Exporter):
+    """Writes ``summary.json``.
+
+    Keys: ``processes``, ``libraries``, ``traffic`` with the lists ``by_rank`` and ``by_host``
+    (bytes and operations by source, destination, layer, operation; ``nested`` as in the table
+    ``traffic``), ``messages`` (totals by layer and kind), ``clock_quality``, ``facts``, ``damage``,
+    ``ledger`` (the file beside it). Bytes of initiating operations count a message once.
+    """
+
+    name: ClassVar[str] = "json"
+    requires: ClassVar[Columns] = {"traffic": STAGE_TABLES["traffic"]}
+
+    def finish(self, pieces: Sequence[Piece], run: Run, staging: Path) -> Exported:
+        """Write the file."""
+        content = _content(run)
+        with (staging / OUTPUT).open("w", encoding="utf-8", errors="replace") as file:
+            json.dump(content, file, indent=1, allow_nan=False, ensure_ascii=False)
+            file.write("\n")
+        counts = {
+            "processes": len(content["processes"]),
+            "traffic_rows": len(content["traffic"]["by_rank"]),
+        }
+        return Exported((OUTPUT,), counts)
+
+
+def _content(run: Run) -> dict[str, Any]:
+    traffic = named(run, "traffic")
+    hosts = run.tables["processes"].column("host").to_pylist()
+    for end in ("src", "dst"):
+        procs = traffic.column(f"{end}_proc").to_pylist()
+        names = [hosts[proc] if proc >= 0 else "" for proc in procs]
+        traffic = traffic.append_column(f"{end}_host", pa.array(names, pa.string()))
+    amounts = ("count", "size_bytes", "size_unknown")
+    what = ("layer", "op", "nested")
+    return {
+        "processes": _rows(run.tables["processes"]),
+        "libraries": _rows(named(run, "libraries")),
+        "traffic": {
+            "initiating_operations": [op.name.lower() for op in INITIATORS],
+            "by_rank": _sums(traffic, ("src_proc", "dst_proc", "src", "dst", *what), amounts),
+            "by_host": _sums(traffic, ("src_host", "dst_host", *what), amounts),
+        },
+        "messages": _messages(run),
+        "clock_quality": _rows(named(run, "clock_quality"))
+        if "clock_quality" in run.tables
+        else [],
+        "facts": dict(sorted(run.facts.items())),
+        "damage": _rows(named(run, "damage")),
+        "ledger": "ledger.json",
+    }
+
+
+def _messages(run: Run) -> list[dict[str, Any]]:
+    if "messages" not in run.tables:
+        return []
+    amounts = ("sent", "received", "matched", "sent_bytes", "received_bytes", "uncertain")
+    return _sums(named(run, "messages"), ("layer", "kind"), amounts)
+
+
+def _sums(table: pa.Table, keys: Sequence[str], amounts: Sequence[str]) -> list[dict[str, Any]]:
+    """Return sums by keys, exact beyond 64 bits, ordered by the keys."""
+    found: dict[tuple[Any, ...], list[int]] = {}
+    for row in _rows(table):
+        sums = found.setdefault(tuple(row[key] for key in keys), [0] * len(amounts))
+        for at, name in enumerate(amounts):
+            sums[at] += row[name]
+    return [
+        dict(zip((*keys, *amounts), (*key, *sums), strict=True))
+        for key, sums in sorted(found.items())
+    ]
+
+
+def _rows(table: pa.Table) -> list[dict[str, Any]]:
+    return [dict(_plain(row)) for row in table.to_pylist()]
+
+
+def _plain(row: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield a row's values; JSON has no infinity."""
+    for key, value in row.items():
+        is_number = not isinstance(value, float) or math.isfinite(value)
+        yield key, value if is_number else None

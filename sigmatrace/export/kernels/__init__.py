@@ -1,0 +1,1 @@
+"""Kernels of the exporters: numba, ``nogil``, on numpy arrays alone."""

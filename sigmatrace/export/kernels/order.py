@@ -1,0 +1,153 @@
+"""Puts the rows of a partition into the order in which a track shows them."""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, call-arg, call-overload"
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, types
+
+_RUN = 16
+_I8 = types.Array(types.int64, 1, "C")
+_READ_I8 = types.Array(types.int64, 1, "C", readonly=True)
+_READ_U4 = types.Array(types.uint32, 1, "C", readonly=True)
+_READ_U1 = types.Array(types.uint8, 1, "C", readonly=True)
+
+
+@njit(types.Tuple((_I8, _I8))(_READ_U4, types.int64), cache=True, nogil=True)
+def group_rows(key, keys):
+    """Return the row numbers grouped by key, and where each group begins.
+
+    Args:
+        key: u4[n], each below ``keys``.
+        keys: How many keys there are.
+
+    Returns:
+        Row numbers i8[n], in their old order within a group, and offsets i8[keys + 1].
+    """
+    starts = np.zeros(keys + 1, np.int64)
+    for row in range(key.size):
+        starts[key[row] + 1] += 1
+    for k in range(keys):
+        starts[k + 1] += starts[k]
+    at = starts[:-1].copy()
+    order = np.empty(key.size, np.int64)
+    for row in range(key.size):
+        order[at[key[row]]] = row
+        at[key[row]] += 1
+    return order, starts
+
+
+@njit(inline="always")
+def _follows(a, b, begin, length, depth):
+    """Must row ``a`` stand after row ``b``? Outer calls stand before what they enclose."""
+    if begin[a] != begin[b]:
+        return begin[a] > begin[b]
+    if length[a] != length[b]:
+        return length[a] < length[b]
+    return depth[a] > depth[b]
+
+
+@njit(types.void(_I8, _READ_I8, _READ_I8, _READ_U1), cache=True, nogil=True)
+def sort_rows(order, begin, length, depth):
+    """Sort row numbers in place: by begin, then longer first, then outer first; stable.
+
+    A merge sort that leaves runs alone which are in order already: a thread stores its calls
+    in the order of their ends, which is nearly the order of their begins, and then this is
+    one comparison a row.
+
+    Args:
+        order: i8[m], row numbers.
+        begin: i8[n], ns.
+        length: i8[n], ns.
+        depth: u1[n], how many calls enclose the row's.
+    """
+    count = order.size
+    for start in range(0, count, _RUN):
+        for i in range(start + 1, min(start + _RUN, count)):
+            row = order[i]
+            j = i
+            while j > start and _follows(order[j - 1], row, begin, length, depth):
+                order[j] = order[j - 1]
+                j -= 1
+            order[j] = row
+    left = np.empty(count, np.int64)
+    width = _RUN
+    while width < count:
+        for start in range(0, count - width, 2 * width):
+            middle = start + width
+            stop = min(middle + width, count)
+            if not _follows(order[middle - 1], order[middle], begin, length, depth):
+                continue
+            left[:width] = order[start:middle]
+            i, j, k = 0, middle, start
+            while i < width:
+                if j < stop and _follows(left[i], order[j], begin, length, depth):
+                    order[k] = order[j]
+                    j += 1
+                else:
+                    order[k] = left[i]
+                    i += 1
+                k += 1
+        width *= 2
+
+
+@njit(types.UniTuple(types.int64, 2)(_READ_I8, _READ_I8, _READ_I8), cache=True, nogil=True)
+def end_range(order, begin, length):
+    """Return the earliest and the latest end of the slices among some rows.
+
+    Args:
+        order: i8[m], row numbers.
+        begin: i8[n], ns.
+        length: i8[n], ns; rows of 0 or less are instants and do not count.
+
+    Returns:
+        ns; the largest and the smallest i8 when there is no slice.
+    """
+    least, most = np.int64(2**63 - 1), np.int64(-(2**63))
+    for row in order:
+        if length[row] > 0:
+            least = min(least, begin[row] + length[row])
+            most = max(most, begin[row] + length[row])
+    return least, most
+
+
+@njit(
+    types.Tuple((_I8, types.int64))(_READ_I8, _READ_U1, _READ_U4, types.int64, types.int64),
+    cache=True,
+    nogil=True,
+)
+def pair_regions(order, kind, name, begin_kind, end_kind):
+    """Find the end of each region of one thread: the next end of its name that is not taken.
+
+    Args:
+        order: i8[m], row numbers of the thread's marks in time order.
+        kind: u1[n], kind of mark.
+        name: u4[n].
+        begin_kind: Kind of a begin.
+        end_kind: Kind of an end.
+
+    Returns:
+        i8[m]: row of the end for a begin that has one, else -1; and how many ends had no begin.
+    """
+    ends = np.full(order.size, -1, np.int64)
+    open_at = np.empty(order.size, np.int64)
+    depth = 0
+    stray = 0
+    for i in range(order.size):
+        row = order[i]
+        if kind[row] == begin_kind:
+            open_at[depth] = i
+            depth += 1
+        elif kind[row] == end_kind:
+            k = depth - 1
+            while k >= 0 and name[order[open_at[k]]] != name[row]:
+                k -= 1
+            if k < 0:
+                stray += 1
+                continue
+            ends[open_at[k]] = row
+            depth -= 1
+            for j in range(k, depth):
+                open_at[j] = open_at[j + 1]
+    return ends, stray

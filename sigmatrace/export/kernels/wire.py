@@ -1,0 +1,71 @@
+"""Protobuf's wire format, as kernels write it: the least stores, the fewest branches.
+
+Every function writes at ``out[at]`` and may touch up to 8 bytes beyond what it says it wrote, so
+a buffer has that much room at its end.
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, call-arg, call-overload"
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, types
+from numba.extending import intrinsic
+
+PADDED_BYTES = 10
+"""Bytes of a padded varint: a number that is filled in when the pieces are joined."""
+
+SLACK_BYTES = 8
+"""Room that a buffer needs beyond the last byte written."""
+
+
+@intrinsic
+def store(typing_context, out, at, value):
+    """Store a number at ``out[at]`` in its own width: unaligned, little-endian, unchecked."""
+
+    def generate(context, builder, signature, arguments):
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        place = builder.gep(array.data, [arguments[1]])
+        pointer = builder.bitcast(place, arguments[2].type.as_pointer())
+        builder.store(arguments[2], pointer, align=1)
+        return context.get_dummy_value()
+
+    return types.void(out, types.int64, value), generate
+
+
+@njit(inline="always")
+def put_varint(out, at, value):
+    """Write a varint and return the place behind it; numbers below 2**28 take no branch."""
+    value = np.uint64(value)
+    if value < np.uint64(1 << 28):
+        more = (
+            np.int64(value >= np.uint64(1 << 7))
+            + np.int64(value >= np.uint64(1 << 14))
+            + np.int64(value >= np.uint64(1 << 21))
+        )
+        spread = (
+            (value & np.uint64(0x7F))
+            | ((value << np.uint64(1)) & np.uint64(0x7F00))
+            | ((value << np.uint64(2)) & np.uint64(0x7F0000))
+            | ((value << np.uint64(3)) & np.uint64(0x7F000000))
+        )
+        below = (np.uint64(1) << np.uint64(8 * more)) - np.uint64(1)
+        store(out, at, spread | (np.uint64(0x80808080) & below))
+        return at + 1 + more
+    while value >= np.uint64(128):
+        store(out, at, np.uint8(value | np.uint64(128)))
+        value >>= np.uint64(7)
+        at += 1
+    store(out, at, np.uint8(value))
+    return at + 1
+
+
+@njit(inline="always")
+def put_padded(out, at, value):
+    """Write a varint of ``PADDED_BYTES`` bytes and return the place behind it."""
+    value = np.uint64(value)
+    for k in range(PADDED_BYTES - 1):
+        store(out, at + k, np.uint8(value | np.uint64(128)))
+        value >>= np.uint64(7)
+    store(out, at + PADDED_BYTES - 1, np.uint8(value))
+    return at + PADDED_BYTES

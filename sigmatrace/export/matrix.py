@@ -1,0 +1,204 @@
+"""The exporter ``matrix``: pictures of who sent how much to whom."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from sigmatrace.export.amounts import byte_text, count_text, initiated, layer_text
+from sigmatrace.export.base import Exported, Exporter, Piece
+from sigmatrace.partition import Run
+from sigmatrace.schema import STAGE_TABLES, Columns
+
+COLOURS = "viridis"
+LOG_SPREAD = 100
+"""Colours follow the logarithm when the largest cell is this many times the smallest."""
+LABELS_MAX = 32
+VALUES_MAX = 12
+"""Cells carry their value in matrices of at most this many rows."""
+CELLS_MAX = 1024
+"""Larger matrices are drawn in blocks, so that every cell has a pixel of its own."""
+EMPTY = "#f2f2f2"
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """One picture.
+
+    Attributes:
+        name: Of the files, without suffix.
+        title: Above the picture.
+        unit: "bytes" or "operations".
+        labels: Of rows (from) and columns (to).
+        values: ``(n, n)`` u8; row: source, column: destination.
+    """
+
+    name: str
+    title: str
+    unit: str
+    labels: Sequence[str]
+    values: np.ndarray
+
+
+class MatrixExporter(Exporter):
+    """Writes ``matrix/{rank,host}-{bytes,operations}[-LAYER].{png,svg}``.
+
+    Counted are the operations by which traffic is initiated. Layers get a picture each when
+    there are several, because one message may have been seen at two.
+
+    Args:
+        nested: Also count operations that other recorded calls made.
+        dpi: Resolution of the PNG files.
+    """
+
+    name: ClassVar[str] = "matrix"
+    requires: ClassVar[Columns] = {"traffic": STAGE_TABLES["traffic"]}
+
+    def __init__(self, nested: bool = False, dpi: int = 120) -> None:
+        if not 20 <= dpi <= 1200:
+            raise ValueError(f"dpi must be 20 to 1200, not {dpi}")
+        self.nested = nested
+        self.dpi = dpi
+
+    def finish(self, pieces: Sequence[Piece], run: Run, staging: Path) -> Exported:
+        """Draw the pictures."""
+        folder = staging / "matrix"
+        folder.mkdir()
+        made = matrices(run, nested=self.nested)
+        for matrix in made:
+            figure = draw(matrix)
+            figure.savefig(folder / f"{matrix.name}.png", dpi=self.dpi)
+            figure.savefig(folder / f"{matrix.name}.svg", metadata={"Date": None})
+        return Exported(("matrix",), {"pictures": 2 * len(made)}, "pictures: matrix/*.png, *.svg")
+
+
+def matrices(run: Run, *, nested: bool = False) -> list[Matrix]:
+    """Return all matrices of a run, by layer, level and unit.
+
+    Traffic whose source or destination is not known or not traced is in the row or column
+    "unknown", which is there only if needed.
+    """
+    rows = initiated(run, nested=nested)
+    layers = sorted({int(layer) for layer in rows["layer"]})
+    labels = run.tables["processes"].column("label").to_pylist()
+    by_host, hosts = _hosts(run)
+    made = []
+    for layer in layers or [0]:
+        here = {key: values[rows["layer"] == layer] for key, values in rows.items()}
+        word = layer_text(layer)
+        suffix = f"-{word.replace(' ', '-')}" if len(layers) > 1 else ""
+        seen = f" seen at {word}" if layers else ""
+        levels = (("rank", np.arange(len(labels)), labels), ("host", by_host, hosts))
+        for level, of_proc, names in levels:
+            for column, unit in (("size_bytes", "bytes"), ("count", "operations")):
+                values, shown = _square(here, column, of_proc, names)
+                title = f"{unit.capitalize()} from {level} to {level}{seen}"
+                made.append(Matrix(f"{level}-{unit}{suffix}", title, unit, shown, values))
+    return made
+
+
+def _hosts(run: Run) -> tuple[np.ndarray, list[str]]:
+    names = run.tables["processes"].column("host").to_pylist()
+    hosts = sorted(set(names))
+    place = {host: at for at, host in enumerate(hosts)}
+    return np.array([place[name] for name in names], np.int64), hosts
+
+
+def _square(
+    rows: dict[str, np.ndarray], column: str, of_proc: np.ndarray, names: Sequence[str]
+) -> tuple[np.ndarray, list[str]]:
+    size = len(names)
+    ends = []
+    for end in ("src_proc", "dst_proc"):
+        proc = rows[end]
+        ends.append(np.where(proc >= 0, of_proc[np.maximum(proc, 0)], size) if proc.size else proc)
+    values = np.zeros((size + 1, size + 1), np.uint64)
+    np.add.at(values, (ends[0].astype(np.int64), ends[1].astype(np.int64)), rows[column])
+    if values[size].any() or values[:, size].any():
+        return values, [*names, "unknown"]
+    return values[:size, :size], list(names)
+
+
+def draw(matrix: Matrix) -> Any:
+    """Return a matplotlib figure of a matrix, made without pyplot and its global state."""
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.colors import LogNorm, Normalize
+    from matplotlib.figure import Figure
+
+    block = -(-len(matrix.labels) // CELLS_MAX)
+    values = np.ma.masked_equal(_in_blocks(matrix.values, block).astype(np.float64), 0)
+    size = len(values)
+    side = min(max(5.0, 1.5 + 0.3 * size), 10.0 if size <= 512 else 14.0)
+    figure = Figure(figsize=(side + 1.5, side), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    low, high = (float(values.min()), float(values.max())) if values.count() else (0.0, 1.0)
+    is_log = values.count() > 0 and high >= LOG_SPREAD * low
+    norm = LogNorm(low, high) if is_log else Normalize(0, high)
+    colours = matplotlib.colormaps[COLOURS].with_extremes(bad=EMPTY)
+    image = axes.imshow(values, cmap=colours, norm=norm, interpolation="nearest")
+    note = f"; a cell is {block} x {block}" if block > 1 else ""
+    axes.set_title(f"{matrix.title}\ntotal {_text(int(matrix.values.sum()), matrix.unit)}{note}")
+    axes.set_xlabel("to")
+    axes.set_ylabel("from")
+    _label(axes, matrix.labels[::block])
+    if size <= VALUES_MAX:
+        _write_values(axes, matrix, norm)
+    scale = f"{matrix.unit}, logarithmic" if is_log else matrix.unit
+    bar = figure.colorbar(image, ax=axes, label=f"{scale}; blank: none", shrink=0.8)
+    bar.set_ticks(_ticks(low, high, is_log, matrix.unit))
+    bar.minorticks_off()
+    bar.ax.yaxis.set_major_formatter(lambda value, _: _text(value, matrix.unit))
+    return figure
+
+
+def _in_blocks(values: np.ndarray, block: int) -> np.ndarray:
+    """Return sums over blocks of ``block`` rows and columns."""
+    starts = np.arange(0, len(values), block)
+    return np.add.reduceat(np.add.reduceat(values, starts, 0), starts, 1)
+
+
+def _ticks(low: float, high: float, is_log: bool, unit: str) -> list[float]:
+    """Return round numbers of the unit from ``low`` to ``high``."""
+    base = 2 if unit == "bytes" else 10
+    if is_log:
+        first, last = math.floor(math.log(low, base)), math.ceil(math.log(high, base))
+        step = max(1, round((last - first) / 8))
+        powers = range(-(-first // step) * step, last + 1, step)
+        return [float(base**power) for power in powers if low <= base**power <= high]
+    one = 1024.0 ** int(math.log(max(high, 1), 1024)) if unit == "bytes" else 1.0
+    rough = high / one / 6
+    decade = 10.0 ** math.floor(math.log10(rough))
+    width = next(s for s in (1, 2, 5, 10) if s * decade >= rough) * decade * one
+    return [at * width for at in range(int(high / width) + 1)]
+
+
+def _label(axes: Any, labels: Sequence[str]) -> None:
+    """Label rows and columns; of many every k-th."""
+    step = -(-len(labels) // LABELS_MAX)
+    at = list(range(0, len(labels), step))
+    shown = [labels[number] for number in at]
+    longest = max(map(len, shown), default=0)
+    axes.set_xticks(at, shown, rotation=90 if longest > 3 or len(at) > 16 else 0)
+    axes.set_yticks(at, shown)
+    axes.tick_params(labelsize=9 if len(at) <= 16 else 7)
+
+
+def _write_values(axes: Any, matrix: Matrix, norm: Any) -> None:
+    for row, column in zip(*np.nonzero(matrix.values), strict=True):
+        value = int(matrix.values[row, column])
+        colour = "black" if norm(float(value)) > 0.6 else "white"
+        shown = _text(value, matrix.unit)
+        axes.text(column, row, shown, ha="center", va="center", color=colour, fontsize=7)
+
+
+def _text(value: float, unit: str) -> str:
+    if unit == "bytes":
+        return byte_text(value)
+    return count_text(int(value)) if value == int(value) else f"{value:g}"

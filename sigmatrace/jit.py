@@ -1,0 +1,32 @@
+"""Sees to it that compiled kernels can be cached, wherever the package is installed."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+
+def use_writable_cache() -> None:
+    """Point numba's cache to the user's cache folder when the package cannot be written.
+
+    Left alone when the user chose a folder, when the package is writable (the cache then lies
+    beside the kernels), or when numba is already imported. Child processes inherit the choice.
+    """
+    package = Path(__file__).parent
+    if "NUMBA_CACHE_DIR" in os.environ or "numba" in sys.modules or os.access(package, os.W_OK):
+        return
+    home = os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
+    for base in (
+        Path(home) / "sigmatrace",
+        Path(tempfile.gettempdir()) / f"sigmatrace-{os.getuid()}",
+    ):
+        folder = base / "numba"
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError:
+            continue
+        if os.access(folder, os.W_OK) and folder.stat().st_uid == os.getuid():
+            os.environ["NUMBA_CACHE_DIR"] = str(folder)
+            return

@@ -1,0 +1,83 @@
+"""What a user did wrong, told from the errors of Hydra and OmegaConf."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from hydra.errors import (
+    MissingConfigException,
+    OverrideParseException,
+)
+from omegaconf import DictConfig
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, ValidationError
+from yaml import MarkedYAMLError
+
+from sigmatrace import config
+from sigmatrace.errors import ConfigError, SigmaTraceError
+
+
+def explain(error: Exception, folders: Sequence[Path] = ()) -> SigmaTraceError:
+    """Return the user's mistake behind an error of Hydra or OmegaConf, with a hint."""
+    chain: list[BaseException] = [error]
+    while chain[-1].__cause__ is not None:
+        chain.append(chain[-1].__cause__)
+    for one in reversed(chain):
+        found = _cause(one, folders)
+        if found is not None:
+            return found
+    if isinstance(error, OverrideParseException):
+        return ConfigError(f"cannot read the option {error.override!r}", "see --help for the form")
+    if "Ambiguous value" in str(error):
+        return ConfigError(_first(error), "for several values write KEY=[A,B]")
+    missing = re.search(r"Could not override '([^']*)'\.?", str(error))
+    if missing:
+        return ConfigError(f"unknown option {missing[1]!r}", _known_groups(missing[1]))
+    return ConfigError(_first(error))
+
+
+def _cause(error: BaseException, folders: Sequence[Path]) -> ConfigError | None:
+    """Return the mistake that this one error of a chain stands for, if it is a known one."""
+    if isinstance(error, MissingConfigException):
+        return _unknown_choice(error, folders)
+    if isinstance(error, MarkedYAMLError):
+        mark = error.problem_mark
+        where = f"{mark.name}, line {mark.line + 1}" if mark else "a configuration file"
+        return ConfigError(f"{where} is not valid YAML", error.problem or "")
+    if isinstance(error, ConfigKeyError | ConfigAttributeError):
+        return _unknown_key(error)
+    if isinstance(error, ValidationError):
+        return ConfigError(f"option {error.full_key}: {_first(error.msg or error)}")
+    return None
+
+
+def _first(error: object) -> str:
+    return str(error).strip().split("\n")[0]
+
+
+def _known_groups(key: str) -> str:
+    return config.suggest(key, [*config.GROUPS, "run", "out", "strict", "overwrite"])
+
+
+def _unknown_choice(error: MissingConfigException, folders: Sequence[Path]) -> ConfigError:
+    group, _, name = (error.missing_cfg_file or "").rpartition("/")
+    if not group:
+        return ConfigError(_first(error))
+    return ConfigError(
+        f"unknown {group} {name!r}", config.suggest(name, config.choices(group, folders))
+    )
+
+
+def _unknown_key(error: ConfigKeyError | ConfigAttributeError) -> ConfigError:
+    node = error.parent_node
+    known = [str(key) for key in node] if isinstance(node, DictConfig) else []
+    at, name = error.full_key or str(error.key), str(error.key)
+    group = at.rpartition(".")[0]
+    if group in config.GROUPS and name in config.choices(group):
+        return ConfigError(
+            f"option {at!r} belongs to a choice of {group} that is not chosen",
+            f"add {name} to {group}=[...]",
+        )
+    shown = [key for key in known if key not in ("_target_", "kind", "hydra")]
+    return ConfigError(f"unknown option {at!r}", config.suggest(name, shown))

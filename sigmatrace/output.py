@@ -1,0 +1,150 @@
+"""Where output is put: built in a hidden folder beside its place, moved there by one rename.
+
+A run that is killed leaves only its hidden folder; the next run beside it removes that.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sigmatrace.errors import OutputError
+
+LEDGER, RUN, SUMMARY = "ledger.json", "run.json", "summary.txt"
+
+
+class Output:
+    """The staging folder of one run, a context manager.
+
+    Leaving the context without ``publish`` removes what was staged.
+
+    Args:
+        place: Where the finished output shall be.
+        overwrite: An output that is already there may be replaced.
+
+    Raises:
+        OutputError: Something is already there, or the place cannot be written.
+    """
+
+    def __init__(self, place: Path, *, overwrite: bool = False) -> None:
+        self.place = place.resolve() if place.is_symlink() else place
+        self.overwrite = overwrite
+        host, (pid, born) = socket.gethostname(), (os.getpid(), _born(os.getpid()))
+        self.staging = self.place.with_name(f".{self.place.name}.{host}-{pid}-{born}.partial")
+        try:
+            self.place.parent.mkdir(parents=True, exist_ok=True)
+            _sweep(self.place)
+            self._check()
+            self.staging.mkdir()
+        except OSError as error:
+            raise _unwritable(self.place, error) from error
+
+    def __enter__(self) -> Output:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self.staging, ignore_errors=True)
+
+    def write_json(self, name: str, value: Mapping[str, Any]) -> None:
+        """Write a file of plain data into the staging folder."""
+        self.write(name, json.dumps(value, indent=2, ensure_ascii=False, default=_plain))
+
+    def write(self, name: str, text: str) -> None:
+        """Write a text file into the staging folder.
+
+        Raises:
+            OutputError: The operating system refuses.
+        """
+        try:
+            (self.staging / name).write_text(text + "\n", encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise _unwritable(self.place, error) from error
+
+    def keep(self, names: Iterable[str]) -> None:
+        """Remove everything else from the staging folder: pieces that are joined by now."""
+        kept = {Path(name).parts[0] for name in names}
+        for path in self.staging.iterdir():
+            if path.name in kept:
+                continue
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+    def publish(self) -> None:
+        """Move the finished output to its place; an old one is moved aside first, then removed.
+
+        Raises:
+            OutputError: Something came to be there in the meantime, or the rename failed.
+        """
+        self._check()
+        aside = self.staging.with_suffix(".old")
+        try:
+            if self.place.exists() and any(self.place.iterdir()):
+                self.place.rename(aside)
+            self.staging.rename(self.place)
+        except OSError as error:
+            if aside.exists() and not self.place.exists():
+                aside.rename(self.place)
+            raise _unwritable(self.place, error) from error
+        shutil.rmtree(aside, ignore_errors=True)
+
+    def _check(self) -> None:
+        place = self.place
+        try:
+            there = place.exists() and (not place.is_dir() or any(place.iterdir()))
+        except OSError as error:
+            raise _unwritable(place, error) from error
+        if not there:
+            return
+        if not place.is_dir():
+            raise OutputError(f"{place} is a file", "give a folder with out=DIR")
+        if not (place / LEDGER).is_file():
+            raise OutputError(
+                f"{place} is a folder with other content", "give a new folder with out=DIR"
+            )
+        if not self.overwrite:
+            raise OutputError(
+                f"output is already there: {place}", "add overwrite=true, or give out=DIR"
+            )
+
+
+def _plain(value: object) -> object:
+    """Return what JSON has no word for: numpy's numbers as numbers, the rest as text."""
+    return value.item() if isinstance(value, np.generic) else str(value)
+
+
+def _unwritable(place: Path, error: OSError) -> OutputError:
+    reason = error.strerror or str(error)
+    return OutputError(f"cannot write {place}: {reason}", "give a writable folder with out=DIR")
+
+
+def _sweep(place: Path) -> None:
+    """Remove what killed runs left beside ``place``; those of other hosts are left alone."""
+    host = re.escape(socket.gethostname())
+    form = re.compile(rf"\.{re.escape(place.name)}\.{host}-(\d+)-(\d+)\.(partial|old)")
+    for left in place.parent.iterdir():
+        match = form.fullmatch(left.name)
+        if match is None or _born(int(match[1])) == int(match[2]):
+            continue
+        if match[3] == "old" and not place.exists():
+            left.rename(place)  # killed between the two renames: the old output comes back
+        else:
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _born(pid: int) -> int:
+    """Return when a process started, in the kernel's ticks since boot; 0 if there is none."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return int(fields[19])

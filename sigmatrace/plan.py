@@ -1,0 +1,214 @@
+"""Puts stages into order by the columns they require and produce, before anything is computed."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sigmatrace.errors import PipelineError
+from sigmatrace.export.base import Exporter
+from sigmatrace.schema import EVENT_TABLES, INDEX_TABLES, Columns
+from sigmatrace.stages.base import Exchange, Stage
+
+READER = "the reader"
+BUILT_IN = ("clock", "topology", "match", "traffic", "messages")
+Step = Stage | Exchange
+Column = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will run, in order.
+
+    Attributes:
+        stages: Stages in an order in which every column is there before it is read.
+        exchanges: Exchanges, after all stages.
+        exporters: Exporters, in the order of their names.
+    """
+
+    stages: tuple[Stage, ...]
+    exchanges: tuple[Exchange, ...]
+    exporters: tuple[Exporter, ...]
+
+    @property
+    def passes(self) -> int:
+        """How many times the event bytes are read."""
+        return 1 + sum(stage.summary == "before" for stage in self.stages)
+
+    @property
+    def event_tables(self) -> frozenset[str]:
+        """Event tables that somebody reads or writes columns of."""
+        users: tuple[Step | Exporter, ...] = (*self.stages, *self.exchanges, *self.exporters)
+        return frozenset(
+            table
+            for user in users
+            for table in (*user.requires, *getattr(user, "produces", {}))
+            if table in EVENT_TABLES
+        )
+
+    def text(self) -> str:
+        """Return the plan for people: one line a step, passes over event bytes last."""
+        lines = ["index      reads headers, objects and chunk headers of all rank files"]
+        for stage in self.stages:
+            when = {
+                "index": "from the index",
+                "before": "a pass of its own",
+                "after": "summed up in the main pass",
+                None: "in the main pass",
+            }[stage.summary]
+            lines.append(f"stage      {stage.name:12} {when:28} -> {_shown(stage.produces)}")
+        for exchange in self.exchanges:
+            lines.append(
+                f"exchange   {exchange.name:12} {'rows of two ranks meet':28} -> "
+                f"{_shown(exchange.produces)}"
+            )
+        lines += [f"export     {exporter.name}" for exporter in self.exporters]
+        lines.append(f"passes over event bytes: {self.passes}")
+        return "\n".join(lines)
+
+
+def make(steps: Iterable[Step], exporters: Iterable[Exporter]) -> Plan:
+    """Order the steps and check that they and the exporters fit together.
+
+    Args:
+        steps: Stages and exchanges in any order; the result does not depend on it.
+        exporters: What is to be written.
+
+    Raises:
+        PipelineError: A column has no producer, two producers or another dtype than is
+            required, or steps need each other's columns. The stage and column are named.
+    """
+    steps = sorted(steps, key=lambda step: step.name)
+    chosen = sorted(exporters, key=lambda exporter: exporter.name)
+    producers = _producers(steps)
+    needs = {step.name: _providers(step.name, step.requires, producers) for step in steps}
+    for exporter in chosen:
+        _providers(exporter.name, exporter.requires, producers)
+    ordered = _sorted(steps, needs)
+    _check_times(ordered, needs)
+    return Plan(
+        tuple(step for step in ordered if isinstance(step, Stage)),
+        tuple(step for step in ordered if isinstance(step, Exchange)),
+        tuple(chosen),
+    )
+
+
+def _shown(produces: Columns) -> str:
+    parts = (
+        f"{table}.{{{','.join(columns)}}}" if table in EVENT_TABLES else table
+        for table, columns in produces.items()
+    )
+    return " ".join(parts) or "nothing"
+
+
+def _producers(steps: Sequence[Step]) -> dict[Column, tuple[str, str]]:
+    """Map each column to the name of its producer and its dtype."""
+    found: dict[Column, tuple[str, str]] = {}
+    for table, columns in (*INDEX_TABLES.items(), *EVENT_TABLES.items()):
+        found.update({(table, column): (READER, dtype) for column, dtype in columns.items()})
+    for step in steps:
+        for table, columns in step.produces.items():
+            for column, dtype in columns.items():
+                if (table, column) in found:
+                    raise PipelineError(
+                        f"stage {step.name} produces {table}.{column}, which "
+                        f"{found[table, column][0]} produces too",
+                        "leave one of them out, or give the column another name",
+                    )
+                found[table, column] = (step.name, dtype)
+    return found
+
+
+def _providers(
+    user: str, requires: Columns, producers: Mapping[Column, tuple[str, str]]
+) -> set[Column]:
+    """Return the columns that ``user`` reads, each checked for a producer and its dtype."""
+    read: set[Column] = set()
+    for table, columns in requires.items():
+        of_table = {at for at in producers if at[0] == table}
+        if not of_table:
+            raise _missing(user, table, None)
+        read |= of_table if not columns else set()
+        for column, dtype in columns.items():
+            if (table, column) not in producers:
+                raise _missing(user, table, column)
+            producer, made = producers[table, column]
+            if made != dtype:
+                raise PipelineError(
+                    f"{user} requires {table}.{column} as {dtype}, but {producer} makes it {made}",
+                    "correct the dtype in requires or in produces",
+                )
+            read.add((table, column))
+    return read
+
+
+def _missing(user: str, table: str, column: str | None) -> PipelineError:
+    name = table if column is None else f"{table}.{column}"
+    for built_in in BUILT_IN:
+        module = importlib.import_module(f"sigmatrace.stages.{built_in}")
+        made = getattr(module, built_in.capitalize()).produces.get(table)
+        if made is not None and (column is None or column in made):
+            return PipelineError(
+                f"{user} requires {name}, which no chosen stage produces",
+                f"stage {built_in} would; add it to stage=[...]",
+            )
+    return PipelineError(
+        f"{user} requires {name}, which no chosen stage produces",
+        "no built-in stage does either; check the name, or add the stage that makes it",
+    )
+
+
+def _sorted(steps: Sequence[Step], needs: Mapping[str, set[Column]]) -> list[Step]:
+    makers = {
+        (table, column): step.name
+        for step in steps
+        for table, columns in step.produces.items()
+        for column in columns
+    }
+    waits = {
+        step.name: {makers[column]: column for column in sorted(needs[step.name] & makers.keys())}
+        for step in steps
+    }
+    ordered: list[Step] = []
+    left = list(steps)
+    while left:
+        done = {step.name for step in ordered}
+        ready = next((step for step in left if waits[step.name].keys() <= done), None)
+        if ready is None:
+            raise _cycle(left[0].name, waits, done)
+        left.remove(ready)
+        ordered.append(ready)
+    return ordered
+
+
+def _cycle(start: str, waits: Mapping[str, Mapping[str, Column]], done: set[str]) -> PipelineError:
+    path, name = [start], start
+    while True:
+        name = min(waits[name].keys() - done)
+        path.append(name)
+        if path.count(name) > 1:
+            break
+    circle = path[path.index(name) :]
+    links = (
+        f"{user} requires {'.'.join(waits[user][maker])} of {maker}"
+        for user, maker in itertools.pairwise(circle)
+    )
+    return PipelineError(f"stages need each other: {', '.join(links)}", "break the cycle")
+
+
+def _check_times(ordered: Sequence[Step], needs: Mapping[str, set[Column]]) -> None:
+    """Refuse steps that read a whole-run table which is known only after the main pass."""
+    late: dict[str, str] = {}
+    for step in ordered:
+        after = isinstance(step, Stage) and step.summary == "after"
+        for table, column in sorted(needs[step.name]):
+            if table in late and not after:
+                raise PipelineError(
+                    f"{step.name} requires {table}.{column}, which {late[table]} knows only "
+                    "after the pass over the events",
+                    f"declare {step.name} with summary = 'after'",
+                )
+        if after or isinstance(step, Exchange):
+            late.update({table: step.name for table in step.produces if table not in EVENT_TABLES})

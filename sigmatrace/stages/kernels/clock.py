@@ -1,0 +1,90 @@
+# mypy: allow-untyped-defs, allow-untyped-calls
+"""Kernels of the clock stage: time stamp counter to Unix time."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import int64
+
+from sigmatrace.stages.kernels.jit import F8R, I4R, I8R, I8W, U1R, U4R, U8R, kernel
+
+LIMIT_NS = 2.0**61
+"""Distances from a knot are held within this, so that nonsense cannot overflow."""
+
+
+@kernel(int64(U8R, I4R, I4R, I8R, U8R, I8R, I8R, F8R, I8W))
+def convert_kernel(t_tsc, proc, map_of_proc, begin, ref_tsc, knot_x, knot_y, slope, out_ns):
+    """Convert TSC readings to Unix time along each process's piecewise-linear map.
+
+    Args:
+        t_tsc: ``(n,)`` u8, TSC ticks. Any order; runs of one process in time order are fast.
+        proc: ``(n,)`` i4, process of each row.
+        map_of_proc: ``(processes,)`` i4, number of the process's map.
+        begin: ``(maps + 1,)`` i8, first knot of each map; each map has at least one knot.
+        ref_tsc: ``(maps,)`` u8, TSC from which the map's ``knot_x`` count.
+        knot_x: ``(knots,)`` i8, ticks from ``ref_tsc``, ascending within a map.
+        knot_y: ``(knots,)`` i8, Unix ns at the knot.
+        slope: ``(knots,)`` f8, ns per tick from this knot on; the first one serves before it too.
+        out_ns: ``(n,)`` i8, output, Unix ns; rows of unknown processes get 0.
+
+    Returns:
+        How many rows name a process that does not exist.
+
+    Ticks are subtracted as 64-bit integers (modulo 2^64, so a wrapped counter is no special
+    case); only the distance from a knot is multiplied in float64: 2^53 ticks, 26 days at 4 GHz
+    away from the nearest knot, are exact to 1 ns. Complexity O(n log knots), O(n) when ordered.
+    Source: docs/format.md 1.4.
+    """
+    unknown = 0
+    last_proc, at, low, high = -1, 0, 0, 0
+    ref = np.uint64(0)
+    for i in range(t_tsc.size):
+        p = proc[i]
+        if p < 0 or p >= map_of_proc.size:
+            unknown += 1
+            out_ns[i] = 0
+            continue
+        if p != last_proc:
+            last_proc = p
+            m = map_of_proc[p]
+            low, high, ref = begin[m], begin[m + 1], ref_tsc[m]
+            at = low
+        x = np.int64(t_tsc[i] - ref)
+        if (x < knot_x[at] and at > low) or (at + 1 < high and x >= knot_x[at + 1]):
+            left, right = low, high
+            while right - left > 1:
+                middle = (left + right) // 2
+                if knot_x[middle] <= x:
+                    left = middle
+                else:
+                    right = middle
+            at = left
+        ns = np.rint((np.float64(x) - np.float64(knot_x[at])) * slope[at])
+        if abs(x - knot_x[at]) < 2**53:
+            ns = np.rint(np.float64(x - knot_x[at]) * slope[at])
+        out_ns[i] = knot_y[at] + np.int64(min(max(ns, -LIMIT_NS), LIMIT_NS))
+    return unknown
+
+
+@kernel(int64(U1R, U4R, I4R, F8R, I8W))
+def call_kernel(op, aux, proc, ns_per_tick, out_ns):
+    """Turn ``aux`` of outgoing operations (how long the call took) into ns.
+
+    Args:
+        op: ``(n,)`` u1, ``schema.Op``.
+        aux: ``(n,)`` u4, TSC ticks for operations other than RECV (2).
+        proc: ``(n,)`` i4, process of each row; ``convert_kernel`` found none that is unknown.
+        ns_per_tick: ``(processes,)`` f8.
+        out_ns: ``(n,)`` i8, output; 0 for RECV, whose ``aux`` is no time.
+
+    Returns:
+        How many calls took 2^32-1 ticks or longer: their time is a lower bound.
+
+    Any order. Complexity O(n). Source: docs/format.md 2.1.
+    """
+    capped = 0
+    for i in range(op.size):
+        timed = op[i] != 2
+        out_ns[i] = np.int64(np.rint(np.float64(aux[i]) * ns_per_tick[proc[i]])) * timed
+        capped += timed & (aux[i] == 0xFFFFFFFF)
+    return capped

@@ -1,0 +1,56 @@
+"""How kernels are compiled: ahead of the first call, without the GIL, cached on disk.
+
+Every kernel has explicit signatures, so importing its module compiles it (or loads it from
+the cache); stages import their kernels inside the method that calls them.
+Read-only inputs: a mutable array may be passed where a read-only one is declared, so one
+signature serves both Arrow's buffers and numpy's own arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+from numba import types
+
+
+def _array(dtype: Any, dims: int, readonly: bool) -> Any:
+    return types.Array(dtype, dims, "C", readonly=readonly)
+
+
+U8R = _array(types.uint64, 1, True)
+U4R = _array(types.uint32, 1, True)
+U1R = _array(types.uint8, 1, True)
+I8R = _array(types.int64, 1, True)
+I4R = _array(types.int32, 1, True)
+F8R = _array(types.float64, 1, True)
+U8R2 = _array(types.uint64, 2, True)
+U8W = _array(types.uint64, 1, False)
+U4W = _array(types.uint32, 1, False)
+U1W = _array(types.uint8, 1, False)
+I8W = _array(types.int64, 1, False)
+I4W = _array(types.int32, 1, False)
+I8W2 = _array(types.int64, 2, False)
+U8W2 = _array(types.uint64, 2, False)
+
+
+def kernel(*signatures: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Compile a function for these signatures, ``nogil``, cached where a cache can be written.
+
+    Args:
+        signatures: numba signatures; none for a helper that other kernels inline.
+    """
+
+    def compile_function(function: Callable[..., Any]) -> Any:
+        options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+        if not signatures:
+            options["inline"] = "always"
+        try:
+            return numba.njit(list(signatures) or None, cache=True, **options)(function)
+        except RuntimeError as error:  # numba: neither the package nor a home can be written
+            if "cannot cache" not in str(error):
+                raise
+            return numba.njit(list(signatures) or None, **options)(function)
+
+    return compile_function

@@ -1,0 +1,74 @@
+# mypy: allow-untyped-defs, allow-untyped-calls
+"""Kernel of the topology stage: what is known of a channel, onto each operation."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import int64
+
+from sigmatrace.stages.kernels.jit import I4R, I4W, U1R, U1W, U4R, U4W, kernel
+
+
+@kernel(int64(U4R, U1R, I4R, I4R, I4R, U4R, U1R, U1R, I4W, I4W, U4W, U1W, U1W))
+def route_kernel(
+    channel,
+    op,
+    proc,
+    src,
+    dst,
+    group,
+    fate,
+    layer,
+    out_src,
+    out_dst,
+    out_group,
+    out_fate,
+    out_layer,
+):
+    """Gather source, destination, group, fate and layer of each operation's channel.
+
+    Args:
+        channel: ``(n,)`` u4, row of the per-channel arrays; beyond them: record lost.
+        op: ``(n,)`` u1, ``schema.Op``.
+        proc: ``(n,)`` i4, process that recorded the row.
+        src: ``(channels,)`` i4, process numbers, -1 unknown.
+        dst: ``(channels,)`` i4, likewise.
+        group: ``(channels,)`` u4, 2^32-1 for none.
+        fate: ``(channels,)`` u1, ``schema.Fate`` of the channel's messages.
+        layer: ``(channels,)`` u1, ``schema.Layer``.
+        out_src: ``(n,)`` i4, output.
+        out_dst: ``(n,)`` i4, output.
+        out_group: ``(n,)`` u4, output; 2^32-1 unless the fate is MATCHABLE (0).
+        out_fate: ``(n,)`` u1, output; SEND and RECV: the channel's; PUT, GET, ATOMIC,
+            ATOMIC_FETCH: ONE_SIDED (1); all others: NOT_A_MESSAGE (2).
+        out_layer: ``(n,)`` u1, output; 0 when the channel is not known.
+
+    Returns:
+        How many rows name a channel that is not known; such rows keep their own process at
+        their own end, and SEND and RECV among them get PEER_UNKNOWN (3).
+
+    Any order. Complexity O(n). Source: docs/format.md 2.1, 2.2.
+    """
+    lost = 0
+    none = np.uint32(0xFFFFFFFF)
+    for i in range(channel.size):
+        c = channel[i]
+        what = op[i]
+        if c < src.size:
+            out_src[i] = src[c]
+            out_dst[i] = dst[c]
+            out_layer[i] = layer[c]
+            f, g = fate[c], group[c]
+        else:
+            lost += 1
+            out_src[i] = -1 if what == 2 else proc[i]
+            out_dst[i] = proc[i] if what == 2 else -1
+            out_layer[i] = 0
+            f, g = np.uint8(3), none
+        if what == 0 or what >= 7:
+            f = np.uint8(2)
+        elif what >= 3:
+            f = np.uint8(1)
+        out_fate[i] = f
+        out_group[i] = g if f == 0 else none
+    return lost

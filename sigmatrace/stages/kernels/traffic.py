@@ -1,0 +1,182 @@
+# mypy: allow-untyped-defs, allow-untyped-calls
+"""Kernels of the traffic stage: counts and bytes by key, in one pass, without a sort."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import int64, void
+
+from sigmatrace.stages.kernels.jit import I4R, I8R, U1R, U8R, U8W, U8W2, kernel
+
+
+@kernel()
+def _slot(key, shift, table):
+    """Return the slot of ``key`` in an open-addressing table, its own or the free one."""
+    slot = (key * np.uint64(0x9E3779B97F4A7C15)) >> shift
+    while table[slot, 0] != key + np.uint64(1) and table[slot, 0] != 0:
+        slot = (slot + np.uint64(1)) & np.uint64(table.shape[0] - 1)
+    return slot
+
+
+@kernel()
+def _shift(table):
+    """Return by how much a hash is shifted so that it is a slot of ``table``."""
+    shift = np.uint64(64)
+    size = table.shape[0]
+    while size > 1:
+        size >>= 1
+        shift -= np.uint64(1)
+    return shift
+
+
+@kernel(int64(I4R, I4R, U1R, U1R, U1R, U1R, U8R, int64, int64, U8W2, U8W, U8W2))
+def pair_kernel(
+    src,
+    dst,
+    layer,
+    op,
+    depth,
+    flags,
+    size_bytes,
+    start,
+    cells,
+    table,
+    out_key,
+    sums,
+):
+    """Sum operations by (source, destination, layer, operation, nested).
+
+    Args:
+        src: ``(n,)`` i4, process number, -1 unknown; at most 2^25 - 2.
+        dst: ``(n,)`` i4, likewise.
+        layer: ``(n,)`` u1, below 16.
+        op: ``(n,)`` u1.
+        depth: ``(n,)`` u1; more than 0 is nested.
+        flags: ``(n,)`` u1, ``schema.OpFlag``.
+        size_bytes: ``(n,)`` u8.
+        start: First row to look at.
+        cells: Cells in use already.
+        table: ``(slots, 2)`` u8, hash table of key + 1 (0: free) and its cell; slots is a power
+            of two above the cells.
+        out_key: ``(capacity,)`` u8, output: source + 1 (25 bits), destination + 1 (25 bits),
+            layer (4), operation (8), nested (1), from the highest bit down.
+        sums: ``(capacity + 1, 4)`` u8, output, added to: count, bytes in two limbs (sum of the
+            low and of the high 32 bits), count of unknown sizes. The last row holds the
+            number of cells in use on return.
+
+    Returns:
+        The first row not yet taken in: n, or less when there was no room for another cell.
+
+    Any order. Complexity O(n) expected.
+    """
+    low = np.uint64(0xFFFFFFFF)
+    one = np.uint64(1)
+    bits = _shift(table)
+    i = start
+    while i < src.size:
+        key = (np.uint64(np.int64(src[i]) + 1) << np.uint64(38)) | (
+            np.uint64(np.int64(dst[i]) + 1) << np.uint64(13)
+        )
+        key |= (np.uint64(layer[i]) << np.uint64(9)) | (np.uint64(op[i]) << one)
+        key |= np.uint64(depth[i] > 0)
+        slot = _slot(key, bits, table)
+        if table[slot, 0] == 0:
+            if cells == out_key.size:
+                break
+            table[slot, 0] = key + one
+            table[slot, 1] = cells
+            out_key[cells] = key
+            cells += 1
+        cell = table[slot, 1]
+        sums[cell, 0] += one
+        sums[cell, 1] += size_bytes[i] & low
+        sums[cell, 2] += size_bytes[i] >> np.uint64(32)
+        sums[cell, 3] += np.uint64(flags[i] & 1)
+        i += 1
+    sums[out_key.size, 0] = np.uint64(cells)
+    return i
+
+
+@kernel(int64(I8R, int64, int64, I4R, U1R, U1R, U1R, U8R, int64, int64, U8W2, U8W, U8W2))
+def bin_kernel(
+    t_ns,
+    first_bin,
+    shift,
+    proc,
+    layer,
+    op,
+    depth,
+    size_bytes,
+    start,
+    cells,
+    table,
+    out_key,
+    sums,
+):
+    """Sum operations by (time bin, process, layer, operation), each layer's outermost ones.
+
+    Args:
+        t_ns: ``(n,)`` i8, Unix ns.
+        first_bin: The bin ``t_ns >> shift`` that counts as 0; no row lies before it.
+        shift: log2 of the bins' width in ns; bins number less than 2^20.
+        proc: ``(n,)`` i4, process number from 0, at most 2^25 - 2.
+        layer: ``(n,)`` u1, below 16; rows of layer 1 (ofi) with a depth are left out: there
+            a provider drives another one, and both would count the same bytes.
+        op: ``(n,)`` u1.
+        depth: ``(n,)`` u1.
+        size_bytes: ``(n,)`` u8.
+        start: As in ``pair_kernel``, and so are the rest.
+        cells: Cells in use already.
+        table: ``(slots, 2)`` u8.
+        out_key: ``(capacity,)`` u8, output: bin (27 bits), process + 1 (25), layer (4),
+            operation (8), from the highest bit down.
+        sums: ``(capacity + 1, 4)`` u8, output, added to: count, bytes in two limbs, unused.
+
+    Returns:
+        The first row not yet taken in.
+
+    Any order. Complexity O(n) expected.
+    """
+    low = np.uint64(0xFFFFFFFF)
+    one = np.uint64(1)
+    bits = _shift(table)
+    i = start
+    while i < t_ns.size:
+        if layer[i] == 1 and depth[i] > 0:
+            i += 1
+            continue
+        key = np.uint64((t_ns[i] >> shift) - first_bin) << np.uint64(37)
+        key |= np.uint64(np.int64(proc[i]) + 1) << np.uint64(12)
+        key |= (np.uint64(layer[i]) << np.uint64(8)) | np.uint64(op[i])
+        slot = _slot(key, bits, table)
+        if table[slot, 0] == 0:
+            if cells == out_key.size:
+                break
+            table[slot, 0] = key + one
+            table[slot, 1] = cells
+            out_key[cells] = key
+            cells += 1
+        cell = table[slot, 1]
+        sums[cell, 0] += one
+        sums[cell, 1] += size_bytes[i] & low
+        sums[cell, 2] += size_bytes[i] >> np.uint64(32)
+        i += 1
+    sums[out_key.size, 0] = np.uint64(cells)
+    return i
+
+
+@kernel(void(U8R, U8W2))
+def fill_kernel(key, table):
+    """Enter keys into an empty hash table of the kernels above; cell k is that of ``key[k]``.
+
+    Args:
+        key: ``(cells,)`` u8, distinct, any order.
+        table: ``(slots, 2)`` u8, zeros, output; slots is a power of two above the cells.
+
+    Complexity O(n) expected.
+    """
+    bits = _shift(table)
+    for cell in range(key.size):
+        slot = _slot(key[cell], bits, table)
+        table[slot, 0] = key[cell] + np.uint64(1)
+        table[slot, 1] = cell

@@ -1,0 +1,116 @@
+"""Posting order of arrivals: restored within a partition, checked between partitions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sigmatrace.schema import Fate, Op
+
+Ints = NDArray[np.int64]
+
+
+def restore(
+    channel: NDArray[np.uint32],
+    op: NDArray[np.uint8],
+    fate: NDArray[np.uint8],
+    ordinal: NDArray[np.uint32],
+    aux: NDArray[np.uint32],
+) -> NDArray[np.uint32]:
+    """Put the ordinals of arrivals into posting order, channel by channel.
+
+    Within a channel the ordinals that the partition holds are handed out again in the order
+    of ``aux``; arrivals into one posted buffer (equal ``aux``) keep theirs. Both numbers count
+    modulo 2^32 and are compared by their distance from the channel's first row: right as long
+    as a partition's rows of one channel lie less than 2^31 apart.
+
+    Args:
+        channel: ``(n,)`` u4.
+        op: ``(n,)`` u1; only RECV is touched.
+        fate: ``(n,)`` u1; only MATCHABLE is touched.
+        ordinal: ``(n,)`` u4, as recorded, in order of completion.
+        aux: ``(n,)`` u4, posting order.
+
+    Returns:
+        ``(n,)`` u4. Costs a sort of the rows of channels with an inversion, else O(n).
+    """
+    from sigmatrace.stages.kernels.match import inversion_kernel, span_kernel
+
+    low, size = span_kernel(channel, fate)
+    last = [np.zeros(size, np.uint32) for _ in range(2)]
+    state = np.zeros(size, np.uint8)
+    if not inversion_kernel(channel, op, fate, ordinal, aux, low, *last, state):
+        return ordinal
+    rows = np.flatnonzero((op == Op.RECV) & (fate == Fate.MATCHABLE))
+    rows = rows[state[channel[rows] - np.uint32(low)] == 2]
+    group = channel[rows] - np.uint32(low)
+    first = np.empty(size, np.int64)
+    first[group[::-1]] = rows[::-1]
+    place = (ordinal[rows] - ordinal[first[group]]).view(np.int32)
+    posted = (aux[rows] - aux[first[group]]).view(np.int32)
+    restored = ordinal.copy()
+    restored[rows[np.lexsort((place, posted, group))]] = ordinal[rows[np.lexsort((place, group))]]
+    return restored
+
+
+@dataclass(frozen=True)
+class Order:
+    """Ranges of arrivals by group and partition, ``(pieces,)`` i8 each.
+
+    A partition restores the order of its own rows only. Where two partitions hold arrivals
+    of one group, all arrivals of the one should be posted before all of the other.
+
+    Attributes:
+        group: Group.
+        low: Smallest ordinal.
+        high: Largest ordinal.
+        posted_low: Smallest ``aux``.
+        posted_high: Largest ``aux``.
+        count: Arrivals.
+    """
+
+    group: Ints
+    low: Ints
+    high: Ints
+    posted_low: Ints
+    posted_high: Ints
+    count: Ints
+
+
+def join_orders(left: Order, right: Order) -> Order:
+    """Return the pieces of both."""
+    return Order(
+        *(
+            np.concatenate([getattr(left, one.name), getattr(right, one.name)])
+            for one in fields(Order)
+        )
+    )
+
+
+def count_exchanged(order: Order, groups: int) -> Ints:
+    """Bound by group how many arrivals may be exchanged over the borders of partitions.
+
+    Args:
+        order: All pieces of the run.
+        groups: Length of the result.
+
+    Returns:
+        ``(groups,)`` i8: 0 where the pieces follow each other in ordinals and in postings. Where
+        a counter wraps inside a piece the piece seems to overlap all others: counted, too.
+    """
+    by = np.lexsort((order.high, order.low, order.group))
+    group, count = order.group[by], order.count[by]
+    exchanged = np.zeros(groups, np.int64)
+    if group.size < 2:
+        return exchanged
+    rank = np.cumsum(np.concatenate([[0], np.diff(group) != 0])) << 33
+    high = np.maximum.accumulate(order.high[by] + rank)[:-1] - rank[1:]
+    posted = np.maximum.accumulate(order.posted_high[by] + rank)[:-1] - rank[1:]
+    same = group[1:] == group[:-1]
+    overlap = same & ((order.low[by][1:] <= high) | (order.posted_low[by][1:] < posted))
+    width = np.maximum(posted - order.posted_low[by][1:] + 1, count[1:])
+    amount = np.minimum(width, count[1:] + count[:-1])
+    np.add.at(exchanged, group[1:][overlap], amount[overlap])
+    return exchanged

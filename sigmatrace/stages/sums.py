@@ -1,0 +1,51 @@
+"""Sums by key that cannot overflow: what stages merge over partitions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+LIMB = np.uint64(32)
+LOW = np.uint64(0xFFFFFFFF)
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Counts and bytes by key.
+
+    Attributes:
+        key: ``(keys,)`` u8, distinct, ascending.
+        sums: ``(keys, 4)`` u8: count; bytes in two limbs, value ``high << 32 | low`` with
+            ``low`` below 2^32 after ``add_sums``; another count.
+    """
+
+    key: NDArray[np.uint64]
+    sums: NDArray[np.uint64]
+
+
+def add_sums(*parts: Sums) -> Sums:
+    """Add sums of equal keys; associative and commutative."""
+    key = np.concatenate([part.key for part in parts])
+    sums = np.concatenate([part.sums for part in parts])
+    carried = sums.copy()
+    carried[:, 1] = sums[:, 1] & LOW
+    carried[:, 2] = sums[:, 2] + (sums[:, 1] >> LIMB)
+    order = np.argsort(key, kind="stable")
+    key, carried = key[order], carried[order]
+    first = np.ones(key.size, bool)
+    first[1:] = key[1:] != key[:-1]
+    starts = np.flatnonzero(first)
+    total = np.add.reduceat(carried, starts, axis=0) if key.size else carried
+    total[:, 2] += total[:, 1] >> LIMB
+    total[:, 1] &= LOW
+    return Sums(key[starts], total)
+
+
+def column_sums(sums: Sums) -> tuple[NDArray[np.uint64], int]:
+    """Return bytes as one u8 column, 2^64 - 1 where they are more, and how many are more."""
+    carried = sums.sums[:, 2] + (sums.sums[:, 1] >> LIMB)
+    over = carried > LOW
+    value = (carried << LIMB) | (sums.sums[:, 1] & LOW)
+    return np.where(over, np.uint64(2**64 - 1), value), int(over.sum())

@@ -1,0 +1,276 @@
+"""Stage traffic: how much went from where to where, and when.
+
+Rows of ``traffic`` point from the process that initiates to the one that it addresses, and the
+operation tells the rest: the bytes of a GET flow back from the target. A RECV is the other end
+of a SEND and points from the sender (-1 when not known) to the receiver; a matrix of
+traffic sums the initiators' operations only, or it counts messages twice.
+
+Operations of mode ``aggregate`` are in ``traffic``, and not in ``timeline``: they have no times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from sigmatrace.errors import PipelineError
+from sigmatrace.partition import Partition, Run
+from sigmatrace.schema import STAGE_TABLES, Columns
+from sigmatrace.stages.base import Stage, SummaryKind
+from sigmatrace.stages.sums import LIMB, LOW, Sums, add_sums, column_sums
+
+BINS = 2048
+"""The timeline has at most this many bins, and at least half of them on a long run."""
+BIN_SHIFT_MIN = 10
+PROCS_MAX = (1 << 25) - 2
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """Traffic of some partitions.
+
+    Attributes:
+        pairs: By source, destination, layer, operation, nested (``kernels.traffic.pair_kernel``).
+        aggregates: By channel (32 bits), operation (8), nested (1).
+        shift: log2 of the width in ns of a time bin.
+        first_bin: ``t_ns >> shift`` of the earliest event, or None without events.
+        bins: By bin from ``first_bin``, process, layer, operation (``bin_kernel``).
+    """
+
+    pairs: Sums
+    aggregates: Sums
+    shift: int
+    first_bin: int | None
+    bins: Sums
+
+
+@dataclass(frozen=True)
+class Totals:
+    """The tables ``traffic`` and ``timeline``, facts and ledger."""
+
+    traffic: pa.Table
+    timeline: pa.Table
+    facts: Mapping[str, object]
+    ledger: Mapping[str, object]
+
+
+class Traffic(Stage):
+    """Makes ``traffic`` and ``timeline``."""
+
+    name: ClassVar[str] = "traffic"
+    summary: ClassVar[SummaryKind] = "after"
+    requires: ClassVar[Columns] = {
+        "ops": {
+            "proc": "i4",
+            "src_proc": "i4",
+            "dst_proc": "i4",
+            "layer": "u1",
+            "op": "u1",
+            "depth": "u1",
+            "flags": "u1",
+            "size_bytes": "u8",
+            "t_ns": "i8",
+        },
+        "aggregates": {
+            "channel": "u4",
+            "op": "u1",
+            "depth": "u1",
+            "count": "u8",
+            "size_bytes": "u8",
+        },
+        "channels": {"layer": "u1"},
+        "routes": {"src_proc": "i4", "dst_proc": "i4"},
+    }
+    produces: ClassVar[Columns] = {
+        "traffic": STAGE_TABLES["traffic"],
+        "timeline": STAGE_TABLES["timeline"],
+    }
+
+    def summarize(self, part: Partition) -> Amounts:
+        """Sum the partition's operations by pair and by time bin."""
+        aggregates = _aggregates(part)
+        if "ops" not in part.tables or part.tables["ops"].num_rows == 0:
+            return Amounts(_nothing(), aggregates, BIN_SHIFT_MIN, None, _nothing())
+        from sigmatrace.stages.kernels.traffic import bin_kernel, pair_kernel
+
+        src, dst, layer, op, depth, flags, size_bytes, t_ns, proc = (
+            part.column("ops", name)
+            for name in (
+                *("src_proc", "dst_proc", "layer", "op", "depth", "flags", "size_bytes"),
+                *("t_ns", "proc"),
+            )
+        )
+        pairs = accumulate(pair_kernel, (src, dst, layer, op, depth, flags, size_bytes))
+        first, last = int(t_ns.min()), int(t_ns.max())
+        shift = bin_shift(first, last)
+        head = (t_ns, first >> shift, shift, proc, layer, op, depth, size_bytes)
+        return Amounts(pairs, aggregates, shift, first >> shift, accumulate(bin_kernel, head))
+
+    def combine(self, left: Amounts, right: Amounts) -> Amounts:
+        """Add both; their time bins are made as wide as all of the time needs."""
+        pairs = add_sums(left.pairs, right.pairs)
+        aggregates = add_sums(left.aggregates, right.aggregates)
+        if left.first_bin is None or right.first_bin is None:
+            timed = right if left.first_bin is None else left
+            return Amounts(pairs, aggregates, timed.shift, timed.first_bin, timed.bins)
+        begin = min(left.first_bin << left.shift, right.first_bin << right.shift)
+        last = max(_last_bin(left) << left.shift, _last_bin(right) << right.shift)
+        shift = max(left.shift, right.shift, bin_shift(begin, last))
+        first_bin = begin >> shift
+        bins = add_sums(_rebin(left, shift, first_bin), _rebin(right, shift, first_bin))
+        return Amounts(pairs, aggregates, shift, first_bin, bins)
+
+    def resolve(self, summary: Amounts, run: Run) -> Totals:
+        """Turn sums into tables."""
+        if run.tables["processes"].num_rows > PROCS_MAX:
+            raise PipelineError(f"stage traffic: more than {PROCS_MAX} processes")
+        traffic, traffic_over = _traffic(summary, run)
+        timeline, timeline_over = _timeline(summary.bins)
+        facts = {
+            "bin_ns": 1 << summary.shift,
+            "timeline_ns": (summary.first_bin or 0) << summary.shift,
+        }
+        ledger = {
+            "operations": int(summary.pairs.sums[:, 0].sum()),
+            "aggregated_operations": int(summary.aggregates.sums[:, 0].sum()),
+            "size_bytes": _total_bytes(summary.pairs) + _total_bytes(summary.aggregates),
+            "size_unknown": int(summary.pairs.sums[:, 3].sum()),
+            "in_timeline": int(summary.bins.sums[:, 0].sum()),
+            "byte_sums_beyond_u64": traffic_over + timeline_over,
+        }
+        return Totals(traffic, timeline, facts, ledger)
+
+    def results(self, resolved: Totals) -> Mapping[str, pa.Table]:
+        """Return the tables ``traffic`` and ``timeline``."""
+        return {"traffic": resolved.traffic, "timeline": resolved.timeline}
+
+    def facts(self, resolved: Totals) -> Mapping[str, object]:
+        """Return ``bin_ns`` and ``timeline_ns``: bin b begins at timeline_ns + b * bin_ns."""
+        return resolved.facts
+
+    def account(self, resolved: Totals) -> Mapping[str, object]:
+        """Return operations and bytes, sends and receives both."""
+        return resolved.ledger
+
+
+def _nothing() -> Sums:
+    return Sums(np.zeros(0, np.uint64), np.zeros((0, 4), np.uint64))
+
+
+def bin_shift(first_ns: int, last_ns: int) -> int:
+    """Return log2 of the narrowest bins, aligned to their width, of which ``BINS`` suffice."""
+    shift = BIN_SHIFT_MIN
+    while (last_ns >> shift) - (first_ns >> shift) >= BINS:
+        shift += 1
+    return shift
+
+
+def accumulate(kernel: Callable[..., Any], columns: tuple[Any, ...], cells: int = 256) -> Sums:
+    """Run a summing kernel over all rows, with more room whenever it asks for it.
+
+    Args:
+        kernel: ``pair_kernel`` or ``bin_kernel``.
+        columns: Its arguments before ``start``; the first one is a column of all rows.
+        cells: Room to begin with.
+    """
+    from sigmatrace.stages.kernels.traffic import fill_kernel
+
+    key, sums = np.zeros(0, np.uint64), np.zeros((1, 4), np.uint64)
+    at = used = 0
+    while True:
+        table = np.zeros((4 * cells, 2), np.uint64)
+        key = np.concatenate([key, np.zeros(cells - used, np.uint64)])
+        sums = np.concatenate([sums[:used], np.zeros((cells + 1 - used, 4), np.uint64)])
+        fill_kernel(key[:used], table)
+        at = kernel(*columns, at, used, table, key, sums)
+        used = int(sums[-1, 0])
+        if at == columns[0].size:
+            return add_sums(Sums(key[:used], sums[:used]))
+        cells *= 4
+
+
+def _aggregates(part: Partition) -> Sums:
+    """Return the sums of the partition's rows of mode ``aggregate`` by channel."""
+    if "aggregates" not in part.tables or part.tables["aggregates"].num_rows == 0:
+        return _nothing()
+    channel, op, depth, count, size_bytes = (
+        part.column("aggregates", name)
+        for name in ("channel", "op", "depth", "count", "size_bytes")
+    )
+    key = (channel.astype(np.uint64) << np.uint64(9)) | (op.astype(np.uint64) << np.uint64(1))
+    key |= (depth > 0).astype(np.uint64)
+    sums = np.zeros((key.size, 4), np.uint64)
+    sums[:, 0], sums[:, 1], sums[:, 2] = count, size_bytes & LOW, size_bytes >> LIMB
+    used = count > 0
+    return add_sums(Sums(key[used], sums[used]))
+
+
+def _last_bin(amounts: Amounts) -> int:
+    highest = int(amounts.bins.key[-1] >> np.uint64(37)) if amounts.bins.key.size else 0
+    return (amounts.first_bin or 0) + highest
+
+
+def _rebin(amounts: Amounts, shift: int, first_bin: int) -> Sums:
+    """Return the sums in wider bins, counted from another first one."""
+    own = amounts.bins.key >> np.uint64(37)
+    wide = (own.astype(np.int64) + (amounts.first_bin or 0)) >> (shift - amounts.shift)
+    rest = amounts.bins.key & np.uint64((1 << 37) - 1)
+    key = ((wide - first_bin).astype(np.uint64) << np.uint64(37)) | rest
+    return Sums(key, amounts.bins.sums)
+
+
+def _traffic(summary: Amounts, run: Run) -> tuple[pa.Table, int]:
+    total = add_sums(summary.pairs, _routed(summary.aggregates, run))
+    key = total.key
+    size_bytes, over = column_sums(total)
+    columns = {
+        "src_proc": (key >> np.uint64(38)).astype(np.int32) - np.int32(1),
+        "dst_proc": (key >> np.uint64(13) & np.uint64(2**25 - 1)).astype(np.int32) - np.int32(1),
+        "layer": (key >> np.uint64(9) & np.uint64(15)).astype(np.uint8),
+        "op": (key >> np.uint64(1) & np.uint64(255)).astype(np.uint8),
+        "nested": (key & np.uint64(1)).astype(np.uint8),
+        "count": total.sums[:, 0],
+        "size_bytes": size_bytes,
+        "size_unknown": total.sums[:, 3],
+    }
+    return pa.table(columns), over
+
+
+def _routed(aggregates: Sums, run: Run) -> Sums:
+    """Return sums by channel as sums by pair; channels that are not known: -1 and layer 0."""
+    channel = (aggregates.key >> np.uint64(9)).astype(np.int64)
+    routes = run.tables["routes"].num_rows
+    known = channel < routes
+
+    def of(table: str, name: str, none: int) -> NDArray[np.int64]:
+        values = np.full(channel.size, none, np.int64)
+        values[known] = run.column(table, name)[channel[known]]
+        return values
+
+    src, dst = of("routes", "src_proc", -1), of("routes", "dst_proc", -1)
+    layer = of("channels", "layer", 0)
+    key = ((src + 1) << 38) | ((dst + 1) << 13) | (np.where(layer < 16, layer, 0) << 9)
+    return Sums(key.astype(np.uint64) | (aggregates.key & np.uint64(511)), aggregates.sums)
+
+
+def _timeline(bins: Sums) -> tuple[pa.Table, int]:
+    size_bytes, over = column_sums(bins)
+    key = bins.key
+    columns = {
+        "bin": (key >> np.uint64(37)).astype(np.uint32),
+        "proc": (key >> np.uint64(12) & np.uint64(2**25 - 1)).astype(np.int32) - np.int32(1),
+        "layer": (key >> np.uint64(8) & np.uint64(15)).astype(np.uint8),
+        "op": (key & np.uint64(255)).astype(np.uint8),
+        "count": bins.sums[:, 0],
+        "size_bytes": size_bytes,
+    }
+    return pa.table(columns), over
+
+
+def _total_bytes(sums: Sums) -> int:
+    return sum(int(high) << 32 for high in sums.sums[:, 2]) + sum(map(int, sums.sums[:, 1]))

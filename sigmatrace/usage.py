@@ -1,0 +1,32 @@
+"""The text of ``--help``; apart, so that showing it imports nothing else."""
+
+TEXT = """\
+sigmatrace-pipeline: correlates the trace files of a run and exports them.
+
+  sigmatrace-pipeline run=DIR [OPTION=VALUE ...]
+
+Options
+  run=DIR              folder of the trace files (+run=DIR is the same)
+  out=DIR              where the output goes                  default: RUN/sigmatrace-out
+  export=NAME          perfetto, json, parquet, csv, matrix; several: export=[perfetto,json]
+                                                              default: perfetto
+  stage=[NAME,...]     clock, topology, match, traffic (default), messages (one row per message)
+  cluster=NAME         threads, processes, distributed        default: threads
+                       cluster.workers=N; distributed: cluster.address=tcp://HOST:PORT
+  preset=NAME          summary (json, csv), everything (all exporters)
+  overwrite=true       replace an output that is already there
+  strict=true          any lost or damaged data is an error
+  run_id=ID            which run to read, when files of several lie in the folder
+  partition_mb=N       event bytes of a partition, MiB        default: 12
+
+Flags
+  --plan               print the stages in order and the passes over the data; compute nothing
+  --multirun           one run for each of run=A,B,...
+  --config-dir DIR     a folder with stages, exporters and presets of your own
+  --cfg job            print the configuration
+  --debug              show tracebacks
+  --version, --help
+
+Exit codes: 0 done, 1 own bug, 2 option, 3 no run, 4 not a trace file, 5 several runs mixed,
+6 output, 7 stages do not fit, 8 data lost and strict=true, 130 interrupted
+"""

@@ -1,0 +1,370 @@
+"""The launcher with real processes: it must be as if nothing stood in between."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import re
+import select
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sigmatrace.capture.captured import first_run_id
+
+LAUNCHER = [sys.executable, "-c", "from sigmatrace.capture.launch import main; main()"]
+# Uses UCX without sending anything: it creates a context and a worker and prints about them.
+UCX_USER = ["ucx_info", "-u", "t", "-w"]
+MPIEXEC = [str(Path(sys.executable).with_name("mpiexec.hydra"))]
+PRTERUN = [str(Path(sys.executable).with_name("prterun")), "--map-by", ":OVERSUBSCRIBE"]
+WAIT_S = 60
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch):
+    for name in [*os.environ]:
+        is_ours = name.startswith("SIGMATRACE_") and name != "SIGMATRACE_LIB_DIR"
+        if is_ours or name.startswith(("PMI", "OMPI_", "SLURM_")):
+            monkeypatch.delenv(name)
+
+
+def capture(*words, **options):
+    """Run the launcher and return the completed process, output as text."""
+    kept = {"capture_output": True, "text": True, "timeout": WAIT_S, **options}
+    return subprocess.run([*LAUNCHER, *map(str, words)], check=False, **kept)
+
+
+@contextlib.contextmanager
+def started(*words, **options):
+    """Start the launcher, and end it whatever happens."""
+    with subprocess.Popen([*LAUNCHER, *map(str, words)], **options) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
+def script(tmp_path: Path, text: str, name: str = "script.py") -> list[str]:
+    """Write a Python program and return the words that run it."""
+    path = tmp_path / name
+    path.write_text(text)
+    return [sys.executable, str(path)]
+
+
+@pytest.mark.parametrize("code", [0, 1, 42, 255])
+def test_exit_code(tmp_path, code):
+    assert capture("-o", tmp_path / "run", "--", "sh", "-c", f"exit {code}").returncode == code
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGPIPE, signal.SIGABRT])
+def test_the_launcher_ends_by_the_signal_that_ended_the_command(tmp_path, number):
+    done = capture("-o", tmp_path / "run", "--", "sh", "-c", f"kill -{number.value} $$")
+    assert done.returncode == -number
+    assert f"was ended by {number.name}" in done.stderr
+
+
+_COUNT = """
+import signal, sys
+got = []
+for name in sys.argv[1:]:
+    signal.signal(getattr(signal, name), lambda n, _: got.append(n) or print("got", n, flush=True))
+print("ready", flush=True)
+sys.stdin.readline()
+print("total", len(got), flush=True)
+sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT"])
+def test_a_signal_to_the_launcher_reaches_the_command_once(tmp_path, name):
+    words = script(tmp_path, _COUNT)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with started("-o", tmp_path / "run", "--", *words, name, **pipes) as child:
+        assert child.stdout.readline() == "ready\n"
+        child.send_signal(getattr(signal, name))
+        assert child.stdout.readline() == f"got {getattr(signal, name).value}\n"
+        rest, _ = child.communicate("\n", timeout=WAIT_S)
+        assert rest == "total 1\n"
+        assert child.returncode == 7
+
+
+@contextlib.contextmanager
+def terminal(*words):
+    """Run the launcher as the foreground job of a new terminal; yields pid and terminal."""
+    pid, master = pty.fork()
+    if pid == 0:
+        os.execv(LAUNCHER[0], [*LAUNCHER, *map(str, words)])
+    try:
+        yield pid, master
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+        os.close(master)
+
+
+def read_until(master: int, text: str) -> str:
+    """Read from a terminal until a text was seen."""
+    seen = ""
+    while text not in seen:
+        ready, _, _ = select.select([master], [], [], WAIT_S)
+        assert ready, f"no {text!r} in {seen!r}"
+        seen += os.read(master, 4096).decode()
+    return seen
+
+
+def test_ctrl_c_reaches_the_command_once(tmp_path):
+    with terminal("-o", tmp_path / "run", "--", *script(tmp_path, _COUNT), "SIGINT") as job:
+        pid, master = job
+        read_until(master, "ready")
+        os.write(master, b"\x03")
+        read_until(master, "got 2")
+        os.write(master, b"\n")
+        assert "total 1" in read_until(master, "total 1")
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+
+
+def test_a_job_of_a_shell_can_be_stopped_and_continued(tmp_path):
+    words = [*LAUNCHER, "-o", str(tmp_path / "run"), "--", *script(tmp_path, _COUNT), "SIGUSR1"]
+    pid, master = pty.fork()
+    if pid == 0:
+        os.environ.update(PS1="prompt", TERM="dumb")
+        os.execvp("bash", ["bash", "--norc", "--noprofile", "-i"])
+    try:
+        read_until(master, "prompt")
+        os.write(master, (" ".join(f"'{word}'" for word in words) + "\n").encode())
+        read_until(master, "ready\r\n")
+        os.write(master, b"\x1a")
+        read_until(master, "Stopped")
+        os.write(master, b"fg\n")
+        read_until(master, "main()")  # the shell names the job that it continues
+        os.write(master, b"\n")
+        read_until(master, "total 0\r\n")
+        os.write(master, b"echo code=$?\n")
+        read_until(master, "code=7")
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(master)
+
+
+def test_stdin_and_stdout_are_the_commands_own(tmp_path):
+    data = bytes(range(256)) * 1000
+    done = capture("-o", tmp_path / "run", "--", "cat", input=data, text=False)
+    assert done.stdout == data
+
+
+def test_an_inherited_file_stays_open(tmp_path):
+    read, write = os.pipe()
+    done = capture("-o", tmp_path / "r", "--", "bash", "-c", f"echo hi >&{write}", pass_fds=[write])
+    os.close(write)
+    with os.fdopen(read) as file:
+        assert file.read() == "hi\n"
+    assert done.returncode == 0
+
+
+def test_command_not_found(tmp_path):
+    done = capture("-o", tmp_path / "run", "--", "no-such-command")
+    assert done.returncode == 127
+    assert done.stderr == "sigmatrace-capture: no-such-command: command not found\n"
+    assert not (tmp_path / "run").exists()
+
+
+def test_not_executable(tmp_path):
+    (tmp_path / "file").touch(mode=0o644)
+    for target in ("file", "."):
+        done = capture("-o", tmp_path / "run", "--", tmp_path / target)
+        assert done.returncode == 126
+        assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_script_without_an_interpreter_line_is_the_shells(tmp_path):
+    path = tmp_path / "plain"
+    path.write_text("echo from $1; exit 5")
+    path.chmod(0o755)
+    done = capture("-o", tmp_path / "run", "--", path, "shell")
+    assert (done.stdout, done.returncode) == ("from shell\n", 5)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        ([], 2, "no command"),
+        (["--mode", "most", "--", "true"], 2, "most"),
+        (["--layers", "ofi,verbz", "--", "true"], 2, "verbz"),
+        (["--no-such-option", "--", "true"], 2, "--no-such-option"),
+        (["-o", "", "--", "true"], 2, "empty"),
+        (["-o", "/dev/null", "--", "true"], 6, "/dev/null"),
+    ],
+)
+def test_mistakes_give_one_line_and_a_code(words, code, text):
+    done = capture(*words)
+    assert done.returncode == code
+    assert text in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_shell_alone_leaves_nothing_and_is_told_of(tmp_path):
+    done = capture("-o", tmp_path / "run", "--", "sh", "-c", "true")
+    assert not (tmp_path / "run").exists()
+    assert "warning: nothing was hooked" in done.stderr
+    assert "neither libfabric nor UCX" in done.stderr
+
+
+def test_a_static_program_is_named(tmp_path):
+    (tmp_path / "a.c").write_text("int main(void) { return 4; }")
+    program = tmp_path / "static"
+    subprocess.run(["gcc", "-static", "-o", program, tmp_path / "a.c"], check=True)
+    done = capture("-o", tmp_path / "run", "--", program)
+    assert done.returncode == 4
+    assert f"{program} is statically linked" in done.stderr
+
+
+def test_an_unchosen_layer_is_named(tmp_path):
+    done = capture("-o", tmp_path / "run", "--layers", "uct", "--", "ucx_info", "-v")
+    assert "linked with layer ucp" in done.stderr
+
+
+def test_the_report_names_what_was_hooked(tmp_path):
+    done = capture("-o", tmp_path / "run", "--layers", "ucx", "--", *UCX_USER)
+    assert done.returncode == 0, done.stderr
+    assert "sigmatrace-capture: ucx_info [" in done.stderr
+    assert " (symbol); 0 operations," in done.stderr
+    assert "warning: no operation that moves data was recorded" in done.stderr
+    assert len(list((tmp_path / "run").glob("*.msgpack"))) == 1
+
+
+_TRANSFER = """
+unset UCX_TLS
+export UCX_NET_DEVICES=lo UCX_TLS=tcp
+ucx_perftest -p $1 -t tag_lat -n 30 -w 10 -s 8 >/dev/null & server=$!
+until grep -q "$(printf ':%04X 0*:0000 0A' $1)" /proc/net/tcp /proc/net/tcp6; do
+  kill -0 $server || exit 1
+done
+ucx_perftest -p $1 -t tag_lat -n 30 -w 10 -s 8 127.0.0.1 >/dev/null && wait $server
+"""
+
+
+@pytest.mark.parametrize("mode", ["aggregate", "simple", "full"])
+def test_operations_are_counted_in_every_mode(tmp_path, mode):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = ["--mode", mode, "--layers", "ucp", "--", "bash", "-c", _TRANSFER, "pair", port]
+    done = capture("-o", tmp_path / "run", *words)
+    assert done.returncode == 0, done.stderr
+    assert "warning" not in done.stderr
+    counts = [int(n) for n in re.findall(r"; (\d+) operations,.* 0 dropped", done.stderr)]
+    # 30 timed and 10 warm-up messages in each direction, and some of the program's own.
+    assert len(counts) == 2
+    assert all(80 <= count <= 120 for count in counts)
+
+
+def test_a_folder_in_use_is_refused_unless_appended_to(tmp_path):
+    run = tmp_path / "run"
+    capture("-o", run, "--layers", "ucx", "--", *UCX_USER)
+    first = first_run_id(run)
+    done = capture("-o", run, "--layers", "ucx", "--", *UCX_USER)
+    assert done.returncode == 6
+    assert len(done.stderr.splitlines()) == 1
+    assert "another run" in done.stderr
+    done = capture("-o", run, "--append", "--layers", "ucx", "--", *UCX_USER)
+    assert done.returncode == 0
+    files = sorted(run.glob("*.msgpack"))
+    assert len(files) == 2
+    for number, path in enumerate(files):  # each file says the same run
+        (alone := tmp_path / str(number)).mkdir()
+        path.rename(alone / path.name)
+        assert first_run_id(alone) == first
+
+
+def test_commands_with_one_run_id_share_a_folder(tmp_path):
+    for _ in range(2):
+        done = capture("-o", tmp_path, "--run-id", "pair", "--layers", "ucx", "--", *UCX_USER)
+        assert done.returncode == 0
+        assert "1 processes" not in done.stderr  # the other command's process is not reported
+    assert len(list(tmp_path.glob("*.msgpack"))) == 2
+
+
+@pytest.mark.parametrize("shell", ["bash", "dash"])
+def test_print_env_can_be_evaluated(tmp_path, shell):
+    run = tmp_path / "a 'quoted' $run"
+    printed = capture("-o", run, "--layers", "ucx", "--print-env")
+    assert printed.returncode == 0
+    assert all(line.startswith("export ") for line in printed.stdout.splitlines())
+    program = f"{printed.stdout}\nexec {' '.join(UCX_USER)}"
+    subprocess.run([shell, "-c", program], check=True, stdout=subprocess.DEVNULL)
+    assert len(list(run.glob("*.msgpack"))) == 1
+
+
+@pytest.fixture(params=["mpich", "openmpi"])
+def mpirun(request, monkeypatch):
+    """The words that start a job of MPICH and of Open MPI."""
+    for prefix in ("OMPI", "PRTE"):
+        monkeypatch.setenv(f"{prefix}_ALLOW_RUN_AS_ROOT", "1")
+        monkeypatch.setenv(f"{prefix}_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+    return MPIEXEC if request.param == "mpich" else PRTERUN
+
+
+def test_above_mpirun(tmp_path, mpirun):
+    words = ["-o", tmp_path / "run", "--layers", "ucx", "--", *mpirun, "-n", "3", *UCX_USER]
+    done = capture(*words)
+    assert done.returncode == 0
+    for rank in range(3):
+        assert f"sigmatrace-capture: rank {rank} ucx_info" in done.stderr
+    assert "3 processes: 0 operations" in done.stderr
+    ways = {"MPICH over UCX": mpirun == MPIEXEC, "Open MPI over UCX": mpirun == PRTERUN}
+    assert {way: way in done.stderr for way in ways} == ways
+
+
+def test_under_mpirun_all_ranks_are_one_run(tmp_path, mpirun):
+    words = [*LAUNCHER, "-o", str(tmp_path / "run"), "--layers", "ucx", "--", *UCX_USER]
+    done = subprocess.run(
+        [*mpirun, "-n", "4", *words], capture_output=True, text=True, timeout=WAIT_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    files = list((tmp_path / "run").glob("*.msgpack"))
+    assert len(files) == 4
+    identities = set()
+    for number, path in enumerate(files):
+        (alone := tmp_path / str(number)).mkdir()
+        path.rename(alone / path.name)
+        identities.add(first_run_id(alone))
+    assert len(identities) == 1
+    assert identities != {""}
+    for rank in range(4):  # each launcher names its own process alone
+        assert done.stderr.count(f"rank {rank} ucx_info") == 1
+
+
+def test_under_mpirun_exit_codes_come_through(tmp_path, mpirun):
+    words = [*LAUNCHER, "-o", str(tmp_path / "run"), "--", "sh", "-c", "exit 3"]
+    done = subprocess.run(
+        [*mpirun, "-n", "2", *words], capture_output=True, timeout=WAIT_S, check=False
+    )
+    assert done.returncode == 3
+
+
+def test_help_is_quick_to_load():
+    code = (
+        "import sys\nfrom sigmatrace.capture.launch import main\n"
+        "try: main(['--help'])\nexcept SystemExit as end: assert not end.code\n"
+        "print([n for n in ('numpy', 'numba', 'pyarrow', 'msgpack') if n in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("[]\n")
+    assert "--print-env" in done.stdout
+
+
+def test_a_read_only_folder_is_refused(tmp_path):
+    if os.getuid() == 0:
+        pytest.skip("root may write everywhere")
+    tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    done = capture("-o", tmp_path, "--", "true")
+    assert done.returncode == 6

@@ -1,0 +1,103 @@
+"""Hand-made runs and partitions for the tests of the Perfetto exporter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sigmatrace.export.base import Exported
+from sigmatrace.export.perfetto import PerfettoExporter
+from sigmatrace.partition import Partition, Run
+from sigmatrace.schema import EVENT_TABLES, INDEX_TABLES, STAGE_TABLES, Fate, Op
+
+BASE = 1_700_000_000_000_000_000
+BIN = 1000
+SEND, RECV, OUTER = 1, 2, 3
+_DEFAULTS = {"src_proc": -1, "dst_proc": -1, "rank": -1}
+
+
+def table(columns: dict[str, str], rows: Sequence[dict[str, Any]]) -> pa.Table:
+    """Return a table with these columns; what a row does not say is 0, "" or unknown."""
+    arrays = {}
+    for name, dtype in columns.items():
+        default = "" if dtype == "str" else _DEFAULTS.get(name, 0)
+        values = [row.get(name, default) for row in rows]
+        arrays[name] = (
+            pa.array(values, pa.string()) if dtype == "str" else pa.array(np.array(values, dtype))
+        )
+    return pa.table(arrays)
+
+
+def run(
+    processes: Sequence[dict[str, Any]] | None = None,
+    threads: Sequence[dict[str, Any]] | None = None,
+    names: Sequence[dict[str, Any]] = (),
+    timeline: Sequence[dict[str, Any]] = (),
+) -> Run:
+    """Return a run; by default of two processes, with one and with two threads."""
+    processes = processes or [
+        {"proc": 0, "label": "rank 0", "rank": 0, "host": "a", "pid": 100},
+        {"proc": 1, "label": "rank 1", "rank": 1, "host": "b", "pid": 200},
+    ]
+    threads = threads or [
+        {"thread": 0, "proc": 0, "tid": 100, "name": "main"},
+        {"thread": 1, "proc": 1, "tid": 200, "name": "main"},
+        {"thread": 2, "proc": 1, "tid": 201},
+    ]
+    calls = [
+        {"call": SEND, "text": "fi_send"},
+        {"call": RECV, "text": "fi_recv"},
+        {"call": OUTER, "text": "ucp_tag_send_nbx"},
+    ]
+    tables = {
+        "processes": table(INDEX_TABLES["processes"], processes),
+        "threads": table(INDEX_TABLES["threads"], threads),
+        "calls": table(INDEX_TABLES["calls"], calls),
+        "names": table(INDEX_TABLES["names"], names),
+        "timeline": table(STAGE_TABLES["timeline"], timeline),
+    }
+    return Run(tables, {"base_ns": BASE, "timeline_ns": BASE, "bin_ns": BIN})
+
+
+def partition(
+    number: int,
+    ops: Sequence[dict[str, Any]] = (),
+    completions: Sequence[dict[str, Any]] = (),
+    marks: Sequence[dict[str, Any]] = (),
+) -> Partition:
+    """Return a partition; ``t`` of a row is its time after ``BASE`` in ns."""
+    rows = {"ops": ops, "completions": completions, "marks": marks}
+    return Partition(
+        number,
+        {
+            name: table(
+                {**EVENT_TABLES[name], **STAGE_TABLES[name]},
+                [{"t_ns": BASE + row["t"], **row} for row in given],
+            )
+            for name, given in rows.items()
+        },
+    )
+
+
+def send(t: int, length: int = 0, **more: Any) -> dict[str, Any]:
+    """Return an operation of process 0: by default a send to process 1."""
+    own = {"op": Op.SEND, "call": SEND, "src_proc": 0, "dst_proc": 1, "size_bytes": 8}
+    return {"t": t, "call_ns": length, "fate": Fate.MATCHABLE, **own, **more}
+
+
+def receive(t: int, flow: int = 0, **more: Any) -> dict[str, Any]:
+    """Return an arrival in process 1, from process 0."""
+    own = {"proc": 1, "thread": 1, "op": Op.RECV, "call": RECV, "src_proc": 0, "dst_proc": 1}
+    return {"t": t, "flow": flow, "size_bytes": 8, **own, **more}
+
+
+def export(folder: Path, parts: Sequence[Partition], of: Run | None = None) -> Exported:
+    """Export partitions; the trace is ``folder / "trace.pftrace"``."""
+    of = of or run()
+    exporter = PerfettoExporter()
+    pieces = [exporter.write(part, of, folder) for part in parts]
+    return exporter.finish(pieces, of, folder)

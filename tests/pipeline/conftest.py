@@ -1,0 +1,68 @@
+"""One small synthetic run, and the pipeline's command line in this process."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from sigmatrace import cli
+from sigmatrace.testing.synthetic import Truth, generate
+
+
+class Synthetic(NamedTuple):
+    """A run and what is true of it."""
+
+    folder: Path
+    truth: Truth
+
+
+@pytest.fixture(scope="session")
+def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Synthetic:
+    """A run of 8 ranks on 2 hosts with losses and unmatched sends; not to be changed."""
+    folder = tmp_path_factory.mktemp("synthetic") / "run"
+    options = {"loss": 0.05, "unmatched": 0.05, "chunk_records": 64, "mode": "full"}
+    return Synthetic(folder, generate(folder, ranks=8, events=8000, hosts=2, **options))
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """A lossless run of 2 ranks that a test may damage."""
+    generate(tmp_path / "run", ranks=2, events=200, chunk_records=16)
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def copy_of(tmp_path: Path) -> Iterator[Callable[[Path], Path]]:
+    """Copies a run so that its default output has a place of its own."""
+    made = 0
+
+    def copy(folder: Path) -> Path:
+        nonlocal made
+        made += 1
+        return Path(shutil.copytree(folder, tmp_path / f"copy{made}"))
+
+    yield copy
+
+
+class Spoken(NamedTuple):
+    """What a command said."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Spoken]:
+    """Runs sigmatrace-pipeline in this process."""
+
+    def run(*words: object) -> Spoken:
+        capsys.readouterr()
+        code = cli.main([str(word) for word in words])
+        return Spoken(code, *capsys.readouterr())
+
+    return run

@@ -1,0 +1,216 @@
+"""Each mistake a user can make: one clear line, its own exit code, no traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import msgpack
+import pytest
+
+from sigmatrace.testing.synthetic import generate
+from sigmatrace.testing.write import header_item
+
+
+def one_line(spoken, code, *parts):
+    assert spoken.code == code, spoken
+    lines = [line for line in spoken.err.splitlines() if "error:" in line]
+    assert len(lines) == 1, spoken.err
+    assert "Traceback" not in spoken.err
+    for part in parts:
+        assert part in lines[0]
+
+
+def test_no_such_folder(command, tmp_path):
+    one_line(command(f"run={tmp_path}/none"), 3, f"{tmp_path}/none", "does not exist")
+    assert not (tmp_path / "none").exists()
+
+
+def test_no_trace_files(command, tmp_path):
+    one_line(command(f"run={tmp_path}"), 3, "no trace files", str(tmp_path))
+
+
+def test_only_foreign_files(command, tmp_path):
+    (tmp_path / "notes.msgpack").write_text("hello")
+    one_line(command(f"run={tmp_path}"), 3, "notes.msgpack")
+
+
+def test_foreign_files_among_good_ones_are_counted(command, small):
+    (small / "notes.msgpack").write_text("hello")
+    (small / "other.msgpack").write_bytes(msgpack.packb({"a": [1, 2, 3]}))
+    (small / "README.txt").write_text("not looked at")
+    spoken = command(f"run={small}", "export=json")
+    assert spoken.code == 0
+    foreign = 5 + len(msgpack.packb({"a": [1, 2, 3]}))
+    assert f"{foreign} bytes foreign" in spoken.out
+    book = json.loads((small / "sigmatrace-out/ledger.json").read_text())
+    assert book["capture"]["bytes"]["foreign"] == foreign
+    assert book["records"]["op"]["read"] == 200
+    assert not book["lossless"]
+
+
+def test_newer_format(command, small):
+    (small / "host-1-1.msgpack").write_bytes(header_item(version=[2, 0]))
+    one_line(command(f"run={small}"), 4, "host-1-1.msgpack", "version 2.0")
+
+
+def test_mixed_runs(command, small):
+    (small / "host-1-1.msgpack").write_bytes(header_item(run_id="other"))
+    one_line(command(f"run={small}"), 5, "2 runs", "'other'", "run_id=")
+    spoken = command(f"run={small}", "run_id=other", "export=json")
+    assert spoken.code == 0, spoken
+    assert "1 processes" in spoken.out
+
+
+def test_unknown_names(command, small):
+    one_line(command(f"run={small}", "export=jsn"), 2, "unknown export", "did you mean 'json'")
+    one_line(command(f"run={small}", "stage=[clok]"), 2, "unknown stage", "'clock'")
+    one_line(command(f"run={small}", "strcit=true"), 2, "unknown option 'strcit'", "'strict'")
+    one_line(command(f"run={small}", "--debugg"), 2, "--debugg", "--debug")
+    one_line(command(small), 2, "is not an option", f"run={small}")
+
+
+def test_stages_do_not_fit(command, small):
+    spoken = command(f"run={small}", "stage=[clock,traffic]", "export=json")
+    one_line(spoken, 7, "traffic requires", "topology would")
+    assert not (small / "sigmatrace-out").exists()
+
+
+def test_unwritable_output(command, small, tmp_path):
+    (tmp_path / "file").write_text("x")
+    one_line(command(f"run={small}", f"out={tmp_path}/file"), 6, "is a file")
+    one_line(command(f"run={small}", f"out={tmp_path}/file/below"), 6, "cannot write")
+    one_line(command(f"run={small}", "out=/proc/sigmatrace"), 6, "cannot write /proc/sigmatrace")
+
+
+def test_output_already_there(command, small):
+    assert command(f"run={small}", "export=json").code == 0
+    one_line(command(f"run={small}", "export=json"), 6, "already there", "overwrite=true")
+    assert command(f"run={small}", "export=json", "overwrite=true").code == 0
+
+
+def test_cut_file(command, small):
+    path = sorted(small.glob("*.msgpack"))[0]
+    path.write_bytes(path.read_bytes()[:-500])
+    one_line(command(f"run={small}", "export=json", "strict=true"), 8, path.name, "cut")
+    assert not (small / "sigmatrace-out").exists()
+    spoken = command(f"run={small}", "export=json")
+    assert spoken.code == 0
+    assert "bytes cut" in spoken.out
+    assert json.loads((small / "sigmatrace-out/ledger.json").read_text())["balanced"]
+
+
+def test_flipped_byte_in_the_data(command, small):
+    path = max(small.glob("*.msgpack"), key=lambda path: path.stat().st_size)
+    data = bytearray(path.read_bytes())
+    at = data.index(b"\xa4data\xc6") + 40
+    data[at] ^= 0xFF
+    path.write_bytes(data)
+    one_line(command(f"run={small}", "export=json", "strict=true"), 8, "damaged")
+    spoken = command(f"run={small}", "export=json")
+    assert spoken.code == 0
+    book = json.loads((small / "sigmatrace-out/ledger.json").read_text())
+    assert book["balanced"] and not book["lossless"]
+    damaged = sum(one["damaged"] for one in book["records"].values())
+    assert 0 < damaged <= 16
+    assert book["records"]["op"]["read"] == 200 - book["records"]["op"]["damaged"]
+    assert f"{book['capture']['bytes']['damaged']} bytes damaged" in spoken.out
+
+
+def test_dropped_records_are_a_loss(command, tmp_path):
+    generate(tmp_path / "run", ranks=2, events=400, loss=0.1, chunk_records=16)
+    one_line(command(f"run={tmp_path}/run", "export=json", "strict=true"), 8, "op records dropped")
+    assert list(tmp_path.glob("run/.*")) == []
+
+
+def test_a_lossless_run_is_fine_when_strict(command, small):
+    assert command(f"run={small}", "export=json", "strict=true").code == 0
+
+
+def test_plan(command):
+    spoken = command("--plan", "export=[json,csv]")
+    assert spoken.code == 0
+    names = [line.split()[1] for line in spoken.out.splitlines() if line.startswith("stage")]
+    assert names == ["clock", "topology", "match", "traffic"]
+    assert spoken.out.endswith("passes over event bytes: 1\n")
+
+
+def test_multirun_goes_on_after_a_bad_run(command, small, copy_of):
+    other = copy_of(small)
+    spoken = command("--multirun", f"run={small},{small}/none,{other}", "export=json")
+    one_line(spoken, 3, "none does not exist")
+    for folder in (small, other):
+        assert (folder / "sigmatrace-out/summary.json").is_file()
+
+
+def test_yaml_syntax_error_names_file_and_line(command, small, tmp_path):
+    (tmp_path / "conf/stage").mkdir(parents=True)
+    (tmp_path / "conf/stage/bad.yaml").write_text("a: 1\n  b: [\n")
+    spoken = command(f"run={small}", f"--config-dir={tmp_path}/conf", "stage=[clock,bad]")
+    one_line(spoken, 2, "bad.yaml, line 2", "not valid YAML")
+
+
+def test_odd_folder(command, small):
+    odd = small.rename(small.parent / "a run [1] of 'größe', {x}=$y")
+    spoken = command(f"+run={odd}", "export=json")
+    assert spoken.code == 0, spoken
+    assert (odd / "sigmatrace-out/summary.json").is_file()
+
+
+def python(*words, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "sigmatrace", *map(str, words)],
+        capture_output=True, text=True, timeout=120, **options,
+    )  # fmt: skip
+
+
+def test_module_entry_and_debug(tmp_path):
+    done = python(f"run={tmp_path}/none")
+    assert done.returncode == 3
+    assert done.stderr.count("\n") == 1 and "Traceback" not in done.stderr
+    assert "Traceback" in python(f"run={tmp_path}/none", "--debug").stderr
+
+
+def test_help_and_version_import_nothing_heavy():
+    code = (
+        "import sys, runpy; sys.argv = ['x', sys.argv[1]]\n"
+        "try: runpy.run_module('sigmatrace', run_name='__main__')\n"
+        "except SystemExit as stop: assert not stop.code\n"
+        "heavy = {'hydra', 'dask', 'numba', 'numpy', 'pyarrow'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    for flag in ("--help", "--version"):
+        done = subprocess.run([sys.executable, "-c", code, flag], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert "sigmatrace" in done.stdout
+
+
+STAGE = """
+import os, signal
+from sigmatrace.stages.base import Stage
+
+class Stop(Stage):
+    name = "stop"
+    requires = {"ops": {"t_ns": "i8"}}
+
+    def apply(self, part, resolved):
+        os.kill(os.getpid() if KIND == "threads" else os.getppid(), signal.SIGINT)
+        return part
+"""
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_interrupt(tmp_path, small, kind):
+    (tmp_path / "stop.py").write_text(STAGE.replace("KIND", repr(kind)))
+    (tmp_path / "conf/stage").mkdir(parents=True)
+    (tmp_path / "conf/stage/stop.yaml").write_text("# @package stage.stop\n_target_: stop.Stop\n")
+    words = [f"run={small}", f"--config-dir={tmp_path}/conf", f"cluster={kind}", "export=json"]
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    stages = "stage=[clock,topology,match,traffic,stop]"
+    done = python(*words, stages, env={**os.environ, "PYTHONPATH": path})
+    assert done.returncode == 130, done.stderr
+    assert done.stderr.splitlines()[-1] == "interrupted"
+    assert "Traceback" not in done.stderr
+    assert [path for path in small.iterdir() if path.suffix != ".msgpack"] == []

@@ -1,0 +1,127 @@
+"""Output appears whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sigmatrace import api
+from sigmatrace.errors import OutputError
+from sigmatrace.export.json import Json
+from sigmatrace.output import Output
+
+KILLED = """
+import os, signal, sys
+from sigmatrace import api
+from sigmatrace.export.parquet import Parquet
+
+whole = Parquet.write
+
+def write(self, part, run, staging):
+    whole(self, part, run, staging)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+Parquet.write = write
+api.run(sys.argv[1], export=["parquet"], overwrite=True)
+"""
+
+
+def hidden(folder):
+    return [path for path in folder.iterdir() if path.name.startswith(".")]
+
+
+def kill_a_run(folder):
+    done = subprocess.run([sys.executable, "-c", KILLED, str(folder)], capture_output=True)
+    assert done.returncode == -9, done.stderr
+
+
+def test_a_killed_run_leaves_no_half_output_and_the_next_one_cleans_up(small):
+    kill_a_run(small)
+    assert not (small / "sigmatrace-out").exists()
+    assert len(hidden(small)) == 1 and hidden(small)[0].name.endswith(".partial")
+    api.run(small, export=["json"])
+    assert hidden(small) == []
+    assert (small / "sigmatrace-out/summary.json").is_file()
+
+
+def test_a_killed_run_leaves_the_old_output_as_it_was(small):
+    before = api.run(small, export=["json"]).out / "summary.json"
+    text = before.read_bytes()
+    kill_a_run(small)
+    assert before.read_bytes() == text
+
+
+def test_staging_of_a_living_process_is_left_alone(tmp_path):
+    with Output(tmp_path / "out") as first:
+        other = first.staging.with_name(first.staging.name.replace(f"-{os.getpid()}-", "-1-"))
+        other.mkdir()
+        born = Path("/proc/1/stat").read_text().rpartition(")")[2].split()[19]
+        parts = other.name.rsplit("-", 1)
+        living = other.rename(other.with_name(f"{parts[0]}-{born}.partial"))
+        dead = living.with_name(f"{parts[0]}-999999999999.partial")
+        dead.mkdir()
+        other_host = tmp_path / ".out.elsewhere-1-1.partial"
+        other_host.mkdir()
+    with Output(tmp_path / "out"):
+        assert living.exists() and other_host.exists() and not dead.exists()
+
+
+def test_killed_between_the_two_renames_brings_the_old_output_back(tmp_path):
+    with Output(tmp_path / "out") as output:
+        name = output.staging.name
+    old = tmp_path / name.replace(f"-{os.getpid()}-", "-999999-").replace(".partial", ".old")
+    old.mkdir()
+    (old / "ledger.json").write_text("{}")
+    with pytest.raises(OutputError, match="already there"):
+        Output(tmp_path / "out")
+    assert (tmp_path / "out/ledger.json").is_file() and not old.exists()
+
+
+def test_overwrite_replaces_all_of_the_old_output(small):
+    api.run(small, export=["json", "csv"])
+    result = api.run(small, export=["json"], overwrite=True)
+    names = {path.name for path in result.out.iterdir()}
+    assert names == {"summary.json", "ledger.json", "run.json", "summary.txt"}
+    assert hidden(small) == []
+
+
+def test_a_folder_of_other_content_is_never_replaced(small, tmp_path):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home/precious").write_text("x")
+    with pytest.raises(OutputError, match="other content"):
+        api.run(small, export=["json"], out=tmp_path / "home", overwrite=True)
+    with pytest.raises(OutputError, match="other content"):
+        api.run(small, export=["json"], out=small, overwrite=True)
+    assert (tmp_path / "home/precious").read_text() == "x"
+
+
+def test_an_empty_folder_is_taken(small, tmp_path):
+    (tmp_path / "empty").mkdir()
+    assert api.run(small, export=["json"], out=tmp_path / "empty").out == tmp_path / "empty"
+
+
+def test_only_finished_files_are_kept(small):
+    result = api.run(small, export=["perfetto"])
+    names = {path.name for path in result.out.iterdir()}
+    assert names == {"trace.pftrace", "ledger.json", "run.json", "summary.txt"}
+
+
+def test_a_full_disk_is_an_output_error(small, monkeypatch):
+    def full(self, pieces, run, staging):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Json, "finish", full)
+    with pytest.raises(OutputError, match="json cannot write: No space left on device"):
+        api.run(small, export=["json"])
+    assert hidden(small) == [] and not (small / "sigmatrace-out").exists()
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
+def test_read_only_run_folder(small):
+    small.chmod(0o555)
+    with pytest.raises(OutputError, match="Permission denied"):
+        api.run(small, export=["json"])

@@ -1,0 +1,322 @@
+"""The kernels of the Perfetto exporter against plain Python and against protobuf's own decoder."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket, TrackEvent
+
+from sigmatrace.export import perfetto_packets as packets
+from sigmatrace.export.kernels import packets as kernel
+from sigmatrace.export.kernels.order import end_range, group_rows, pair_regions, sort_rows
+from sigmatrace.export.kernels.wire import SLACK_BYTES
+from sigmatrace.schema import MarkKind, Op, OpFlag
+from tests.perfetto_replay import replay
+
+LANES = 1 << 40
+SEQUENCE = 300
+EDGES = [
+    0,
+    1,
+    127,
+    128,
+    2**14 - 1,
+    2**14,
+    2**21 - 1,
+    2**21,
+    2**28 - 1,
+    2**28,
+    2**35,
+    2**63,
+    2**64 - 1,
+]
+
+
+def word(field: bytes) -> np.ndarray:
+    return np.array([int.from_bytes(field, "little"), len(field)], np.uint64)
+
+
+class Encoded:
+    """One track, encoded; rows are dicts, keys as in ``encode_track``."""
+
+    def __init__(self, rows, border=-1, base=0):
+        n = len(rows)
+
+        def column(key, dtype, default=0):
+            return np.array([row.get(key, default) for row in rows], dtype)
+
+        begin, length = column("begin", "i8"), column("length", "i8")
+        order = np.arange(n)
+        sort_rows(order, begin, length, column("depth", "u1"))
+        self.order = order.tolist()
+        self.out = np.full(n * kernel.ROW_BYTES + SLACK_BYTES, 0xEE, np.uint8)
+        self.borders = tuple(np.zeros(n, np.int64) for _ in range(3))
+        listed = tuple(np.zeros(64, np.int64) for _ in range(3))
+        iids = tuple(np.zeros(64, np.int32) for _ in range(3))
+        room = [np.zeros(n, np.int64) for _ in range(5)]
+        stat = np.zeros(kernel.STATS, np.int64)
+        kernel.encode_track(
+            order,
+            begin,
+            length,
+            (
+                column("name", "u4"),
+                column("size", "u8"),
+                column("flags", "u1"),
+                column("op", "u1", Op.SEND),
+                column("peer", "i4", -1),
+                column("note", "u4"),
+                column("flow", "u8"),
+            ),
+            base,
+            border,
+            LANES,
+            word(packets.number(10, SEQUENCE)),
+            self.out,
+            self.borders,
+            iids,
+            listed,
+            (stat, room[0], (room[1], room[2]), (room[3], room[4])),
+        )
+        assert not any(array.any() for array in iids), "room is left as it was found"
+        self.stat = stat.tolist()
+        texts = [
+            [f"{kind} {key}" for key in keys[: stat[kernel.NAMES + k]].tolist()]
+            for k, (kind, keys) in enumerate(zip(("name", "peer", "note"), listed, strict=True))
+        ]
+        self.head, _ = packets.sequence_head(SEQUENCE, *texts, "why")
+        self.first = int(begin.min())
+
+    @property
+    def body(self) -> bytes:
+        """The packets, with the first time filled in."""
+        body = bytearray(self.out[: self.stat[kernel.BYTES]].tobytes())
+        at = self.stat[kernel.FIRST_AT]
+        body[at : at + packets.PADDED_BYTES] = packets.padded(self.first)
+        return bytes(body)
+
+    def slices(self):
+        return replay(self.head + self.body)
+
+
+def test_a_slice_with_everything_decodes_to_what_was_given():
+    row = {
+        "begin": 5000, "length": 70, "name": 3, "size": 2**40, "peer": 7, "note": 2,
+        "flow": 2**64 - 3, "flags": int(OpFlag.FAILED), "op": Op.SEND,
+    }  # fmt: skip
+    (found,) = Encoded([row]).slices()
+    assert (found.begin, found.end, found.name, found.flow, found.sink) == (
+        5000, 5070, "name 3", 2**64 - 3, False,
+    )  # fmt: skip
+    assert found.args == {"size": 2**40, "peer": "peer 7", "why": "note 2", "failed": True}
+
+
+def test_what_a_row_does_not_have_is_not_written():
+    encoded = Encoded([{"begin": 1, "flags": int(OpFlag.SIZE_UNKNOWN)}])
+    (found,) = encoded.slices()
+    assert (found.args, found.flow, found.instant) == ({}, 0, True)
+
+
+@pytest.mark.parametrize("value", EDGES)
+def test_numbers_of_every_length(value):
+    later = min(value, 2**62)
+    rows = [{"begin": 0}, {"begin": later, "size": value, "flow": value}]
+    found = Encoded(rows).slices()[-1]
+    assert (found.begin, found.args["size"], found.flow) == (later, value, value)
+
+
+def test_the_largest_row_stays_within_its_bound_and_one_byte_lengths():
+    row = {
+        "length": 2**61, "size": 2**64 - 1, "peer": 63, "note": 63, "name": 63,
+        "flow": 2**64 - 1, "flags": int(OpFlag.FAILED),
+    }  # fmt: skip
+    rows = [{**row, "begin": 0}, {**row, "begin": 2**60}]
+    encoded = Encoded(rows, border=2**62)
+    assert encoded.stat[kernel.BYTES] <= len(rows) * kernel.ROW_BYTES
+    assert len(encoded.slices()) == 2
+
+
+def test_bytes_are_those_that_protobuf_itself_writes():
+    encoded = Encoded(
+        [{"begin": 0}, {"begin": 200, "length": 9, "size": 300, "peer": 4, "flow": 9}]
+    )
+    packet = TracePacket(timestamp=200, trusted_packet_sequence_id=SEQUENCE)
+    event = packet.track_event
+    event.type, event.name_iid = TrackEvent.TYPE_SLICE_BEGIN, 1
+    event.debug_annotations.add(name_iid=kernel.NAME_OF_SIZE, uint_value=300)
+    event.debug_annotations.add(name_iid=kernel.NAME_OF_PEER, string_value_iid=2)
+    event.flow_ids.append(9)
+    trace = Trace()
+    trace.ParseFromString(encoded.body)
+    assert trace.packet[1] == packet
+    assert trace.packet[1].ByteSize() == packet.ByteSize()
+    assert len(trace.packet) == 3
+
+
+def test_nested_slices_stay_on_one_track_in_any_storage_order():
+    rows = [
+        {"begin": 20, "length": 10, "name": 2},
+        {"begin": 0, "length": 100, "name": 1},
+        {"begin": 30, "length": 70, "name": 3},
+        {"begin": 100, "length": 5, "name": 4},
+    ]
+    encoded = Encoded(rows)
+    assert encoded.stat[kernel.DISPLACED] == 0
+    assert {(s.name, s.begin, s.end) for s in encoded.slices()} == {
+        ("name 1", 0, 100), ("name 2", 20, 30), ("name 3", 30, 100), ("name 4", 100, 105),
+    }  # fmt: skip
+
+
+def test_depth_decides_between_slices_of_the_same_times():
+    rows = [
+        {"begin": 5, "length": 5, "depth": 1, "name": 2},
+        {"begin": 5, "length": 5, "name": 1},
+    ]
+    assert [s.name for s in Encoded(rows).slices()] == ["name 1", "name 2"]
+
+
+def test_overlapping_slices_go_to_as_many_lanes_as_needed_and_no_more():
+    rows = [{"begin": k, "length": 10} for k in range(40)]
+    encoded = Encoded(rows)
+    assert encoded.stat[kernel.LANES] == 9
+    assert {s.track for s in encoded.slices()} == {0, *range(LANES, LANES + 9)}
+
+
+def test_border_slices_are_those_that_begin_before_the_border():
+    rows = [{"begin": 0, "length": 50}, {"begin": 5, "length": 2}, {"begin": 7, "length": 2}]
+    encoded = Encoded(rows, border=7)
+    assert encoded.stat[kernel.BORDERS] == 2
+    assert encoded.borders[2][:2].tolist() == [0, 5]
+    body = bytearray(encoded.body)
+    for places in encoded.borders[:2]:
+        for at, uuid in zip(places[:2].tolist(), (11, 22), strict=True):
+            assert body[at : at + packets.PADDED_BYTES] == packets.padded(0)
+            body[at : at + packets.PADDED_BYTES] = packets.padded(uuid)
+    found = replay(encoded.head + bytes(body))
+    assert [(s.begin, s.end, s.track) for s in found] == [(0, 50, 11), (5, 7, 22), (7, 9, 0)]
+
+
+rows_of_a_track = st.lists(
+    st.builds(
+        lambda begin, length, op, key, flow: {
+            "begin": begin, "length": length, "op": op, "name": key, "size": key * 1000,
+            "peer": key - 1, "note": key % 3, "flow": flow,
+        },
+        st.integers(0, 60),
+        st.integers(0, 30),
+        st.sampled_from([Op.SEND, Op.RECV]),
+        st.integers(0, 5),
+        st.sampled_from([0, 1, 2**63]),
+    ),
+    min_size=1,
+    max_size=40,
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(rows_of_a_track, st.integers(0, 60))
+def test_every_row_comes_back_with_its_own_times_and_arguments(rows, base):
+    encoded = Encoded(rows, base=base)
+    expected = sorted(
+        (
+            row["begin"], row["begin"] + row["length"], f"name {row['name']}", row["size"],
+            f"peer {row['peer']}" if row["peer"] >= 0 else "",
+            f"note {row['note']}" if row["note"] else "",
+            row["flow"], row["flow"] != 0 and row["op"] == Op.RECV,
+        )
+        for row in rows
+    )  # fmt: skip
+    found = encoded.slices()
+    assert expected == sorted(
+        (s.begin, s.end, s.name, s.args["size"], s.args.get("peer", ""), s.args.get("why", ""),
+         s.flow, s.sink)
+        for s in found
+    )  # fmt: skip
+    slices = [row for row in rows if row["length"] > 0]
+    assert encoded.stat[kernel.SLICES] == len(slices)
+    assert encoded.stat[kernel.INSTANTS] == len(rows) - len(slices)
+    assert encoded.stat[kernel.EARLY] == sum(row["begin"] < base for row in rows)
+    assert encoded.stat[kernel.FLOW_ENDS] == sum(row[-1] for row in expected)
+    assert encoded.stat[kernel.FLOW_STARTS] == sum(
+        row["flow"] != 0 and row["op"] == Op.SEND for row in rows
+    )
+    assert encoded.stat[kernel.DISPLACED] == sum(s.track >= LANES for s in found)
+
+
+@given(st.lists(st.tuples(*[st.integers(0, 9)] * 3), max_size=200))
+def test_rows_are_sorted_as_python_sorts_them(rows):
+    begin, length, depth = (np.array([r[k] for r in rows], np.int64) for k in range(3))
+    order = np.arange(len(rows))
+    sort_rows(order, begin, length, depth.astype(np.uint8))
+    expected = sorted(range(len(rows)), key=lambda k: (rows[k][0], -rows[k][1], rows[k][2]))
+    assert order.tolist() == expected
+
+
+def test_a_long_nearly_sorted_track_is_sorted():
+    random.seed(5)
+    begin = np.arange(10_000) + np.array([random.randrange(50) for _ in range(10_000)])
+    order = np.arange(begin.size)
+    sort_rows(order, begin, np.zeros_like(begin), np.zeros(begin.size, np.uint8))
+    assert order.tolist() == np.argsort(begin, kind="stable").tolist()
+
+
+@given(st.lists(st.integers(0, 6)))
+def test_grouping_keeps_the_order_within_a_group(keys):
+    order, starts = group_rows(np.array(keys, np.uint32), 7)
+    for key in range(7):
+        mine = order[starts[key] : starts[key + 1]].tolist()
+        assert mine == [row for row, k in enumerate(keys) if k == key]
+
+
+def test_end_range_counts_slices_alone():
+    order = np.arange(3)
+    begin, length = np.array([5, 1, 90]), np.array([10, 8, 0])
+    assert end_range(order, begin, length) == (9, 15)
+    assert end_range(order[2:], begin, length) == (2**63 - 1, -(2**63))
+
+
+def test_regions_pair_by_name_innermost_first():
+    marks = [
+        (MarkKind.END, 9), (MarkKind.BEGIN, 1), (MarkKind.BEGIN, 2), (MarkKind.BEGIN, 1),
+        (MarkKind.END, 1), (MarkKind.END, 1), (MarkKind.END, 2), (MarkKind.BEGIN, 3),
+    ]  # fmt: skip
+    kind, name = (np.array([m[k] for m in marks]) for k in range(2))
+    ends, strays = pair_regions(
+        np.arange(len(marks)),
+        kind.astype(np.uint8),
+        name.astype(np.uint32),
+        MarkKind.BEGIN,
+        MarkKind.END,
+    )
+    assert ends.tolist() == [-1, 5, 6, 4, -1, -1, -1, -1]
+    assert strays == 1
+
+
+def test_counters_decode_to_what_was_given():
+    values = [0.0, -1.5, 1e300, struct.unpack("<d", bytes(range(8)))[0]]
+    uuid, t = np.array([1, 200, 2**20, 2**40]), np.array([0, 127, 2**40, 2**62])
+    out = np.empty(4 * kernel.COUNTER_BYTES + SLACK_BYTES, np.uint8)
+    used = kernel.encode_counters(uuid, t, np.array(values), out)
+    trace = Trace()
+    trace.ParseFromString(out[:used].tobytes())
+    found = [
+        (p.timestamp, p.track_event.track_uuid, p.track_event.double_counter_value)
+        for p in trace.packet
+    ]
+    assert found == list(zip(t.tolist(), uuid.tolist(), values, strict=True))
+    assert {(p.trusted_packet_sequence_id, p.track_event.type) for p in trace.packet} == {
+        (1, TrackEvent.TYPE_COUNTER)
+    }
+
+
+@given(st.integers(0, 2**64 - 1))
+def test_a_padded_number_has_ten_bytes_and_its_value(value):
+    packet = TracePacket()
+    packet.ParseFromString(packets.varint(8 << 3) + packets.padded(value))
+    assert packet.timestamp == value
+    assert len(packets.padded(value)) == packets.PADDED_BYTES

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import pairwise
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sigmatrace.stages.kernels.match import (
+    count_kernel,
+    flow_kernel,
+    inversion_kernel,
+    runs_kernel,
+    span_kernel,
+    union_kernel,
+)
+
+U4 = st.integers(0, 2**32 - 1)
+
+
+def columns(rows, *dtypes):
+    return [np.array([row[i] for row in rows], dtype) for i, dtype in enumerate(dtypes)]
+
+
+@given(
+    st.integers(0, 2**32 - 1),
+    st.lists(
+        st.tuples(st.integers(0, 3), st.integers(1, 2), st.integers(0, 9), st.integers(0, 9)),
+        max_size=30,
+    ),
+)
+def test_inversion_finds_the_channels_python_finds(base, rows):
+    """``base`` near 2^32 makes both counters wrap."""
+    moved = [(c, o, (k + base) % 2**32, (a + base) % 2**32) for c, o, k, a in rows]
+    channel, op, ordinal, aux = columns(moved, np.uint32, np.uint8, np.uint32, np.uint32)
+    fate = (channel == 3).astype(np.uint8)  # channel 3 cannot be matched: not looked at
+    channel += np.uint32(100)
+    state = np.zeros(4, np.uint8)
+    last = np.zeros(4, np.uint32), np.zeros(4, np.uint32)
+    count = inversion_kernel(channel, op, fate, ordinal, aux, 100, *last, state)
+    by_channel = defaultdict(list)
+    for c, o, k, a in rows:
+        if o == 2 and c != 3:
+            by_channel[c].append((k, a))
+    want = [0] * 4
+    for c, seen in by_channel.items():
+        ordered = all(p[0] <= q[0] and p[1] <= q[1] for p, q in pairwise(seen))
+        want[c] = 1 if ordered else 2
+    assert state.tolist() == want
+    assert count == want.count(2)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2**32 - 2), st.integers(0, 8), U4)))
+def test_flow_is_the_pair_of_group_and_ordinal(rows):
+    op, group, fate, ordinal = columns(rows, np.uint8, np.uint32, np.uint8, np.uint32)
+    out = np.empty(len(rows), np.uint64)
+    flow_kernel(op, group, fate, ordinal, out)
+    want = [(g + 1) * 2**32 + k if f == 0 and o in (1, 2) else 0 for o, g, f, k in rows]
+    assert out.tolist() == want
+
+
+RUN_ROW = st.tuples(
+    st.integers(0, 3),
+    st.integers(1, 2),
+    st.sampled_from([0, 2, 8, 4, 10]),
+    st.integers(0, 20),
+    st.one_of(st.integers(0, 12), st.sampled_from([2**32 - 1, 2**32 - 2])),
+    st.sampled_from([0, 1, 2**32, 2**63 - 1, 2**64 - 1]),
+    st.booleans(),
+)
+
+
+@given(st.lists(RUN_ROW, max_size=60))
+def test_runs_and_their_union_are_the_sets_of_ordinals(rows):
+    """Channel c belongs to group c // 2; ordinals repeat, skip and come in any order."""
+    channel, op, flags, aux, ordinal, size, used = columns(
+        rows, np.uint32, np.uint8, np.uint8, np.uint32, np.uint64, np.uint64, bool
+    )
+    group = channel.astype(np.uint64) // np.uint64(2)
+    flow = np.where(used, ((group + np.uint64(1)) << np.uint64(32)) | ordinal, np.uint64(0))
+    span, sums = np.full((8, 7), -1, np.int64), np.zeros((8, 4), np.uint64)
+    out = [np.empty(len(rows), np.int64) for _ in range(3)]
+    count = runs_kernel(channel + np.uint32(9), op, flags, aux, flow, size, 9, span, sums, *out)
+    key, begin, stop = (column[:count] for column in out)
+    order = np.lexsort((begin, key))
+    merged = [np.empty(count, np.int64) for _ in range(3)]
+    number = union_kernel(key[order], begin[order], stop[order], *merged)
+
+    sets, total, cells = defaultdict(set), defaultdict(int), defaultdict(list)
+    for c, o, f, a, k, s, u in rows:
+        if u:
+            sets[c // 2 * 2 + o - 1].add(k)
+            total[2 * c + o - 1] += s
+            cells[2 * c + o - 1].append((k, a, f))
+    got = defaultdict(set)
+    for k, b, e in zip(*(column[:number].tolist() for column in merged), strict=True):
+        assert b < e
+        assert got[k].isdisjoint(range(b, e)) and b - 1 not in got[k]
+        got[k].update(range(b, e))
+    assert got == sets
+    for cell in range(8):
+        assert int(sums[cell, 2]) * 2**32 + int(sums[cell, 1]) == total[cell]
+        assert sums[cell, 0] == len(cells[cell])
+        assert sums[cell, 3] == sum(f & 10 > 0 for _, _, f in cells[cell])
+        if cells[cell]:
+            k, a, _ = zip(*cells[cell], strict=True)
+            top = 2**32 - 1
+            assert span[cell, 3:].tolist() == [top - min(k), max(k), top - min(a), max(a)]
+
+
+@given(st.lists(st.tuples(U4, st.integers(0, 2))))
+def test_span_is_that_of_the_matchable(rows):
+    used = [c for c, fate in rows if fate == 0]
+    want = (min(used), max(used) - min(used) + 1) if used else (0, 0)
+    assert span_kernel(*columns(rows, np.uint32, np.uint8)) == want
+
+
+@given(st.lists(st.tuples(st.integers(0, 255), st.integers(0, 8))))
+def test_count_counts_everything(rows):
+    op, fate = columns(rows, np.uint8, np.uint8)
+    count = np.zeros((10, 16), np.int64)
+    count_kernel(op, fate, count)
+    want = np.zeros((10, 16), np.int64)
+    for o, f in rows:
+        want[o if o < 10 else 0, f] += 1
+    assert (count == want).all()

@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+import functools
+import itertools
+from collections import Counter, defaultdict
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sigmatrace.schema import Fate, Kind, Op, OpFlag
+from sigmatrace.stages.match import Match
+from sigmatrace.stages.match_order import restore
+from sigmatrace.stages.topology import Topology
+from tests.factories import (
+    in_channel,
+    make_partition,
+    make_run,
+    message_rows,
+    out_channel,
+    ucp_endpoints,
+)
+
+
+@pytest.fixture(scope="module")
+def ring():
+    """Channels 0 -> 1 (0 and 1), 1 -> 0 (2 and 3), RMA (4), to nowhere (5)."""
+    run = make_run(
+        processes=[{}, {}],
+        endpoints=ucp_endpoints(2, [(0, 5, 1), (1, 5, 0)]),
+        channels=[
+            out_channel(0, 5),
+            in_channel(1),
+            out_channel(1, 5),
+            in_channel(0),
+            out_channel(0, 5, kind=Kind.RMA),
+            out_channel(0, 42, tag=7),
+        ],
+    )
+    topology = Topology()
+    routes = topology.summarize(run)
+    return run.with_results(topology.results(routes)), topology, routes
+
+
+def match(ring, *pieces, order=None):
+    """Apply and summarize pieces of rows; return partitions, messages and ledger."""
+    run, topology, routes = ring
+    stage = Match()
+    parts = [
+        stage.apply(topology.apply(make_partition(number, ops=rows), routes), None)
+        for number, rows in enumerate(pieces)
+    ]
+    summaries = [stage.summarize(part) for part in parts]
+    merged = functools.reduce(stage.combine, [summaries[k] for k in order or range(len(parts))])
+    resolved = stage.resolve(merged, run)
+    ledger = stage.account(resolved)
+    check_balance(ledger)
+    return parts, stage.results(resolved)["messages"].to_pylist(), ledger
+
+
+def check_balance(ledger):
+    for end in ("sends", "receives"):
+        rest = sum(ledger[f"{end}_unmatched"].values())
+        assert ledger[end] == ledger[f"{end}_matched"] + rest
+        assert min(ledger[f"{end}_unmatched"].values()) >= 0
+    parts = ("sends", "receives", "one_sided", "not_a_message")
+    assert ledger["ops"] == sum(ledger[part] for part in parts)
+
+
+def test_all_matched_and_flows_equal_at_both_ends(ring):
+    parts, messages, ledger = match(
+        ring, message_rows(0, Op.SEND, 100), message_rows(1, Op.RECV, 100, proc=1)
+    )
+    sent, got = (part.column("ops", "flow") for part in parts)
+    assert (sent == got).all() and len(set(sent.tolist())) == 100 and (sent > 0).all()
+    assert messages == [
+        {
+            "group": 0,
+            "src_proc": 0,
+            "dst_proc": 1,
+            "layer": 2,
+            "kind": Kind.TAG,
+            "sent": 100,
+            "received": 100,
+            "matched": 100,
+            "sent_bytes": 800,
+            "received_bytes": 800,
+            "uncertain": 0,
+        }
+    ]
+    assert ledger["sends_matched"] == 100
+
+
+def test_every_operation_is_accounted_for_by_reason(ring):
+    rows = [
+        *message_rows(0, Op.SEND, 10),
+        *message_rows(4, Op.PUT, 3),
+        *message_rows(4, Op.FLUSH, 2),
+        *message_rows(5, Op.SEND, 4),
+        *message_rows(1, Op.RECV, 7, proc=1, first=5),
+        *message_rows(0, Op.SEND, 2),  # seen again
+        {"channel": 99, "op": Op.RECV},
+    ]
+    _, messages, ledger = match(ring, rows)
+    assert ledger["ops"] == 29
+    assert ledger["sends_matched"] == 5
+    assert ledger["sends_unmatched"]["not_seen_received"] == 5
+    assert ledger["sends_unmatched"]["duplicate"] == 2
+    assert ledger["sends_unmatched"]["peer_unknown"] == 4
+    assert ledger["receives_unmatched"]["not_seen_sent"] == 2
+    assert ledger["receives_unmatched"]["peer_unknown"] == 1
+    assert (ledger["one_sided"], ledger["not_a_message"]) == (3, 2)
+    assert (messages[0]["sent"], messages[0]["received"], messages[0]["matched"]) == (12, 7, 5)
+
+
+def test_completion_order_is_put_back_into_posting_order(ring):
+    """Four receives posted 10, 11, 12, 13 completed as 11, 13, 10, 12."""
+    posted = [11, 13, 10, 12]
+    rows = message_rows(1, Op.RECV, 4, proc=1)
+    for row, aux in zip(rows, posted, strict=True):
+        row["aux"] = aux
+    parts, _, ledger = match(ring, rows)
+    flow = parts[0].column("ops", "flow") & np.uint64(2**32 - 1)
+    assert flow.tolist() == [1, 3, 0, 2]
+    assert parts[0].column("ops", "ordinal").tolist() == [0, 1, 2, 3]
+    assert ledger["uncertain_order"] == 0
+
+
+def test_inversions_over_the_border_of_partitions_are_counted(ring):
+    first, second = message_rows(1, Op.RECV, 6), message_rows(1, Op.RECV, 6, first=6)
+    first[5]["aux"], second[0]["aux"] = 6, 5
+    _, messages, ledger = match(ring, message_rows(0, Op.SEND, 12), first, second)
+    assert messages[0]["matched"] == 12
+    assert messages[0]["uncertain"] == ledger["uncertain_order"] == 6
+    _, messages, ledger = match(
+        ring, message_rows(1, Op.RECV, 6), message_rows(1, Op.RECV, 6, first=6)
+    )
+    assert messages[0]["uncertain"] == 0
+
+
+def test_uncertain_flags_are_counted(ring):
+    rows = message_rows(0, Op.SEND, 3, flags=OpFlag.ORDER_UNCERTAIN) + message_rows(
+        0, Op.SEND, 2, first=3, flags=OpFlag.FAILED
+    )
+    _, messages, _ = match(ring, rows)
+    assert messages[0]["uncertain"] == 5
+
+
+def test_ordinals_wrap_and_sizes_beyond_64_bits_are_said(ring):
+    rows = message_rows(0, Op.SEND, 4, first=2**32 - 2, size_bytes=2**63 - 1)
+    back = message_rows(1, Op.RECV, 4, first=2**32 - 2, proc=1, size_bytes=2**62)
+    _, messages, ledger = match(ring, rows, back)
+    assert messages[0]["matched"] == 4
+    assert messages[0]["sent_bytes"] == 2**64 - 1
+    assert messages[0]["received_bytes"] == 2**64 - 1
+    assert ledger["byte_sums_beyond_u64"] == 2
+    _, messages, _ = match(ring, rows[:2])
+    assert messages[0]["sent_bytes"] == 2**64 - 2
+
+
+def test_nothing_at_all(ring):
+    _, messages, ledger = match(ring, [])
+    assert messages == [] and ledger["ops"] == 0
+
+
+PIECE = st.lists(
+    st.tuples(
+        st.sampled_from([(0, Op.SEND), (1, Op.RECV), (2, Op.SEND), (3, Op.RECV), (4, Op.GET)]),
+        st.integers(0, 12),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=60)
+@given(st.lists(PIECE, min_size=1, max_size=5), st.randoms())
+def test_counts_equal_sets_in_whatever_order_partitions_are_merged(ring, pieces, random):
+    order = list(range(len(pieces)))
+    random.shuffle(order)
+    rows = [
+        [
+            {"channel": c, "op": op, "ordinal": k, "aux": k, "proc": int(c in (1, 2))}
+            for (c, op), k in piece
+        ]
+        for piece in pieces
+    ]
+    _, messages, ledger = match(ring, *rows, order=order)
+    seen, count = defaultdict(set), Counter()
+    for (c, _), k in itertools.chain(*pieces):
+        seen[c].add(k)
+        count[c] += 1
+    for row in messages:
+        out, back = (0, 1) if row["src_proc"] == 0 else (2, 3)
+        assert (row["sent"], row["received"]) == (count[out], count[back])
+        assert row["matched"] == len(seen[out] & seen[back])
+    assert ledger["sends_matched"] == len(seen[0] & seen[1]) + len(seen[2] & seen[3])
+    assert ledger["one_sided"] == count[4]
+    duplicates = sum(count[c] - len(seen[c]) for c in (0, 2))
+    assert ledger["sends_unmatched"]["duplicate"] == duplicates
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.booleans(), st.integers(0, 30)), max_size=30),
+    st.integers(0, 2**32 - 1),
+)
+def test_restore_hands_the_ordinals_out_by_posting_order(rows, base):
+    channel = np.array([c for c, _, _ in rows], np.uint32)
+    op = np.array([Op.RECV if r else Op.SEND for _, r, _ in rows], np.uint8)
+    aux = np.array([(a + base) % 2**32 for _, _, a in rows], np.uint32)
+    taken = defaultdict(itertools.count)
+    ordinal = np.array([(next(taken[c, r]) + base) % 2**32 for c, r, _ in rows], np.uint32)
+    got = restore(channel, op, np.zeros_like(op), ordinal, aux)
+    for c, r in {(c, r) for c, r, _ in rows}:
+        at = [k for k, row in enumerate(rows) if row[:2] == (c, r)]
+        want = ordinal[at].tolist()
+        if r:
+            by_post = sorted(at, key=lambda k: rows[k][2])  # stable: ties stay as completed
+            want = [int(ordinal[at[by_post.index(k)]]) for k in at]
+        assert got[at].tolist() == want
+
+
+def test_fates_fit_the_counting_table():
+    assert max(Fate) < 16 and max(Op) < 10

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+
+from sigmatrace import plan
+from sigmatrace.errors import PipelineError
+from sigmatrace.export.base import Exporter
+from sigmatrace.stages.base import Exchange, Stage
+
+
+def stage(name, requires=None, produces=None, summary=None, base=Stage):
+    attributes = {"name": name, "requires": requires or {}, "produces": produces or {}}
+    if base is Stage:
+        attributes["summary"] = summary
+    return type(name.capitalize(), (base,), attributes)()
+
+
+def exporter(requires):
+    return type("Out", (Exporter,), {"name": "out", "requires": requires})()
+
+
+A = stage("a", {"ops": {"t_tsc": "u8"}}, {"ops": {"x": "i8"}}, "index")
+B = stage("b", {"ops": {"x": "i8"}}, {"ops": {"y": "u4"}}, "after")
+C = stage("c", {"ops": {"y": "u4", "x": "i8"}}, {"totals": {"n": "u8"}}, "after")
+
+
+@pytest.mark.parametrize("given", list(permutations([A, B, C])))
+def test_order_follows_columns_not_the_given_order(given):
+    made = plan.make(given, [exporter({"totals": {"n": "u8"}})])
+    assert [one.name for one in made.stages] == ["a", "b", "c"]
+    assert made.passes == 1
+
+
+def test_a_before_stage_costs_a_pass_and_the_text_says_so():
+    early = stage("early", {"ops": {"x": "i8"}}, {"hints": {"h": "u1"}}, "before")
+    made = plan.make([early, A], [])
+    assert made.passes == 2
+    assert "a pass of its own" in made.text()
+    assert made.text().endswith("passes over event bytes: 2")
+
+
+def test_missing_producer_names_the_built_in_stage():
+    with pytest.raises(PipelineError, match=r"b requires ops\.t_ns.*stage clock would"):
+        plan.make([stage("b", {"ops": {"t_ns": "i8"}})], [])
+
+
+def test_missing_producer_of_an_exporter_and_of_a_whole_table():
+    with pytest.raises(PipelineError, match=r"out requires timeline.*stage traffic would"):
+        plan.make([], [exporter({"timeline": {}})])
+
+
+def test_missing_producer_that_nobody_has():
+    with pytest.raises(PipelineError, match=r"b requires ops\.nothing.*no built-in stage"):
+        plan.make([stage("b", {"ops": {"nothing": "i8"}})], [])
+
+
+def test_two_producers():
+    twin = stage("twin", {}, {"ops": {"x": "i8"}})
+    with pytest.raises(PipelineError, match=r"stage twin produces ops\.x, which a produces too"):
+        plan.make([A, twin], [])
+
+
+def test_a_stage_may_not_produce_a_column_of_the_reader():
+    with pytest.raises(PipelineError, match=r"ops\.t_tsc, which the reader produces too"):
+        plan.make([stage("thief", {}, {"ops": {"t_tsc": "u8"}})], [])
+
+
+def test_wrong_dtype():
+    wrong = stage("b", {"ops": {"x": "u4"}})
+    with pytest.raises(PipelineError, match=r"b requires ops\.x as u4, but a makes it i8"):
+        plan.make([A, wrong], [])
+
+
+def test_cycle_names_stages_and_columns():
+    left = stage("left", {"ops": {"r": "u1"}}, {"ops": {"l": "u1"}})
+    right = stage("right", {"ops": {"l": "u1"}}, {"ops": {"r": "u1"}})
+    after = stage("after", {"ops": {"l": "u1"}})
+    with pytest.raises(PipelineError) as raised:
+        plan.make([after, left, right], [])
+    text = str(raised.value)
+    assert "left requires ops.r of right" in text
+    assert "right requires ops.l of left" in text
+
+
+def test_a_table_known_at_the_end_cannot_be_read_before():
+    early = stage("early", {"totals": {"n": "u8"}}, {}, "index")
+    with pytest.raises(PipelineError, match=r"early requires totals\.n, which c knows only after"):
+        plan.make([A, B, C, early], [])
+    late = stage("late", {"totals": {"n": "u8"}}, {}, "after")
+    assert plan.make([A, B, C, late], []).stages[-1].name == "late"
+
+
+def test_exchanges_come_after_stages():
+    meet = stage("aaa", {"ops": {"x": "i8"}}, {"pairs": {"p": "u8"}}, base=Exchange)
+    made = plan.make([meet, A], [exporter({"pairs": {"p": "u8"}})])
+    assert [one.name for one in made.exchanges] == ["aaa"]
+
+
+def test_built_in_stages_fit_together():
+    from sigmatrace.export.perfetto import PerfettoExporter
+    from sigmatrace.stages.clock import Clock
+    from sigmatrace.stages.match import Match
+    from sigmatrace.stages.messages import Messages
+    from sigmatrace.stages.topology import Topology
+    from sigmatrace.stages.traffic import Traffic
+
+    made = plan.make([Traffic(), Match(), Messages(), Topology(), Clock()], [PerfettoExporter()])
+    assert [one.name for one in made.stages] == ["clock", "topology", "match", "traffic"]
+    assert made.passes == 1
