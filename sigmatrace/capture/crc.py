@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
+
+from sigmatrace.capture.libs import library
+from sigmatrace.errors import CaptureError
 
 Checksum = Callable[[NDArray[np.uint8]], int]
 
@@ -18,7 +22,27 @@ def crc32c(data: bytes | bytearray | memoryview | NDArray[np.uint8]) -> int:
 
 @functools.cache
 def _implementation() -> Checksum:
-    return table_checksum()
+    return native_checksum() or table_checksum()
+
+
+@functools.cache
+def native_checksum() -> Checksum | None:
+    """Return the checksum of the native core, None where it is not built.
+
+    By ctypes: importing cffi's parser alone would take as long as checking 1 GB.
+    """
+    try:
+        core = ctypes.CDLL(str(library("core")))
+    except (CaptureError, OSError):
+        return None
+    function = core.st_crc32c
+    function.restype = ctypes.c_uint32
+    function.argtypes = [ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t]
+
+    def checksum(data: NDArray[np.uint8]) -> int:
+        return int(function(0, data.ctypes.data, data.size))
+
+    return checksum
 
 
 @functools.cache

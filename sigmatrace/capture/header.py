@@ -82,8 +82,7 @@ def from_item(fields: Mapping[str, Any], path: Path) -> Header:
 
 
 def _check_version(version: object, path: Path) -> None:
-    is_pair = isinstance(version, list) and len(version) >= 2
-    if is_pair and version[0] == FORMAT_VERSION[0]:  # type: ignore[index]
+    if isinstance(version, list) and len(version) == 2 and version[0] == FORMAT_VERSION[0]:
         return
     shown = ".".join(str(x) for x in version[:3]) if isinstance(version, list) else str(version)
     raise ChunkFormatError(
@@ -93,8 +92,9 @@ def _check_version(version: object, path: Path) -> None:
 
 
 def _signed(value: object) -> int:
-    is_fit = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31
-    return value if is_fit else -1  # type: ignore[return-value]
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31:
+        return value
+    return -1
 
 
 def _command(value: object) -> str:
@@ -110,8 +110,9 @@ def _calls(value: object) -> dict[int, str]:
 
 def number(key: object) -> int:
     """Return the number that a map's key spells, -1 if it spells none."""
-    is_decimal = isinstance(key, str) and key.isascii() and key.isdigit() and len(key) <= 9
-    return int(key) if is_decimal else -1  # type: ignore[arg-type]
+    if isinstance(key, str) and key.isascii() and key.isdigit() and len(key) <= 9:
+        return int(key)
+    return -1
 
 
 def _readable_schemas(value: object) -> frozenset[int]:

@@ -23,25 +23,45 @@ from sigmatrace.schema import ITEM_MAGIC, RECORDS, Item, Schema
 SUFFIX, RING_SUFFIX = ".msgpack", ".ring"
 FROM_FILE, FROM_RING = 0, 1
 
-CHUNK = np.dtype(
-    [
-        ("offset", "i8"),
-        ("size_bytes", "i8"),
-        ("data", "i8"),
-        ("count", "i8"),
-        ("seq", "u8"),
-        ("first_tsc", "u8"),
-        ("last_tsc", "u8"),
-        ("dropped", "u8"),
-        ("thread", "u4"),
-        ("schema", "u1"),
-        ("source", "u1"),
-        ("checked", "u1"),
-    ]
-)
-"""A chunk: ``offset`` and ``size_bytes`` of its item (or ring area), ``data`` of its records."""
 
-_SEQ, _THREAD, _SCHEMA = (list(CHUNK.fields or ()).index(x) for x in ("seq", "thread", "schema"))
+class ChunkRow(NamedTuple):
+    """A readable chunk: one row of the dtype ``CHUNK``.
+
+    Attributes:
+        offset: Of its item, or of its ring area.
+        size_bytes: Of its item; of a ring area, bytes of records.
+        data: Offset of the first record.
+        records: How many.
+        first_tsc, last_tsc: As in its prefix.
+        dropped: As in its prefix.
+        source: ``FROM_FILE`` or ``FROM_RING``.
+        checked: The checksum has been verified (a ring has none).
+    """
+
+    offset: int
+    size_bytes: int
+    data: int
+    records: int
+    seq: int
+    first_tsc: int
+    last_tsc: int
+    dropped: int
+    thread: int
+    schema: int
+    source: int
+    checked: bool
+
+
+CHUNK = np.dtype(
+    list(
+        zip(
+            [name if name != "records" else "count" for name in ChunkRow._fields],
+            ["i8", "i8", "i8", "i8", "u8", "u8", "u8", "u8", "u4", "u1", "u1", "u1"],
+            strict=True,
+        )
+    )
+)
+"""``ChunkRow`` as an array; ``records`` is named ``count`` there, as in the format."""
 
 
 @dataclass(frozen=True)
@@ -213,7 +233,7 @@ class _Builder:
         self.index = FileIndex(str(path), len(data))
         self.header: Header | None = None
         self.objects: dict[int, dict[str, Any]] = {}
-        self.chunks: list[tuple[int, ...]] = []
+        self.chunks: list[ChunkRow] = []
         self.channels: list[np.ndarray] = []
 
     def read_items(self) -> None:
@@ -242,13 +262,13 @@ class _Builder:
 
     def read_ring(self, data: items.FileData) -> None:
         """Add the segments of the ring file that are not in the rank file."""
-        written = {(chunk[_SCHEMA], chunk[_THREAD], chunk[_SEQ]) for chunk in self.chunks}
+        written = {(chunk.schema, chunk.thread, chunk.seq) for chunk in self.chunks}
         for segment in ring.tail(data, written):
             first, last = ring.times(data, segment)
             size = segment.records * RECORDS[Schema(segment.schema)].itemsize
             row = (segment.offset, size, segment.first, segment.records, segment.seq, first, last)
-            key = segment.dropped, segment.thread, segment.schema, FROM_RING, True
-            self.chunks.append(row + key)
+            key = segment.dropped, segment.thread, segment.schema
+            self.chunks.append(ChunkRow(*row, *key, FROM_RING, True))
             if segment.schema == Schema.CHANNEL:
                 self._take_channels(data, segment.first, segment.records)
 
@@ -297,8 +317,8 @@ class _Builder:
             self._take_channels(self.data, first, chunk.records)
         row = (span.offset, span.size, first, chunk.records, chunk.seq)
         times = chunk.first_tsc, chunk.last_tsc
-        key = chunk.dropped, chunk.thread, chunk.schema, FROM_FILE, span.checked
-        self.chunks.append(row + times + key)
+        key = chunk.dropped, chunk.thread, chunk.schema
+        self.chunks.append(ChunkRow(*row, *times, *key, FROM_FILE, span.checked))
 
     def _take_channels(self, data: items.FileData, first: int, count: int) -> None:
         self.channels.append(np.frombuffer(data, RECORDS[Schema.CHANNEL], count, first).copy())

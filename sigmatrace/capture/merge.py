@@ -146,11 +146,14 @@ def _merge_calls(headers: Sequence[Header]) -> tuple[list[str], list[np.ndarray]
 def _labels(headers: Sequence[Header]) -> list[str]:
     """Return short names; what two processes share is told apart by pid, host, then start."""
     labels = [f"rank {x.rank}" if x.rank >= 0 else f"pid {x.pid}" for x in headers]
-    for more in (lambda x: f" pid {x.pid}", lambda x: f" @{x.host}", lambda x: f" {x.start_ns}"):
+    pids = [f" pid {x.pid}" if x.rank >= 0 else "" for x in headers]
+    hosts = [f" @{x.host}" for x in headers]
+    starts = [f" {x.start_ns}" for x in headers]
+    for more in pids, hosts, starts:
         counts = Counter(labels)
         labels = [
-            label if counts[label] == 1 or more(header) in f" {label}" else label + more(header)
-            for label, header in zip(labels, headers, strict=True)
+            label + extra if counts[label] > 1 else label
+            for label, extra in zip(labels, more, strict=True)
         ]
     return labels
 
@@ -197,7 +200,7 @@ def _channels(ordered: Sequence[FileIndex], bases: Sequence[ProcessBase]) -> pa.
     own = {
         name: np.ascontiguousarray(together[name])
         for name in INDEX_TABLES["channels"]
-        if name in together.dtype.names
+        if name in (together.dtype.names or ())
     }
     numbers = np.arange(len(together), dtype=np.uint32)
     return table("channels", {"channel": numbers, "proc": procs, **own})

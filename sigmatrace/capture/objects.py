@@ -67,7 +67,8 @@ def binary(fields: Fields, key: str) -> bytes:
 def socket_name(address: bytes, host: str) -> str | None:
     """Return ``ip:port`` of a raw IPv4 or IPv6 sockaddr, None if it is none.
 
-    Loopback and unspecified addresses mean something on their host alone.
+    Loopback and unspecified addresses mean something on their host alone. An IPv4 address
+    mapped into IPv6 is named as the other end sees it, as IPv4.
     """
     if len(address) < 16:
         return None
@@ -76,14 +77,13 @@ def socket_name(address: bytes, host: str) -> str | None:
     ip: ipaddress.IPv4Address | ipaddress.IPv6Address
     if family == _AF_INET and len(address) in (16, _SOCKADDR_STORAGE_BYTES):
         ip = ipaddress.IPv4Address(address[4:8])
-        name = f"{ip}:{port}"
     elif family == _AF_INET6 and len(address) in (28, _SOCKADDR_STORAGE_BYTES):
-        ip = ipaddress.IPv6Address(address[8:24])
-        name = f"[{ip}]:{port}"
+        six = ipaddress.IPv6Address(address[8:24])
+        ip = six.ipv4_mapped or six
     else:
         return None
-    mapped = getattr(ip, "ipv4_mapped", None) or ip
-    is_local = mapped.is_loopback or mapped.is_unspecified or mapped.is_link_local
+    name = f"{ip}:{port}" if ip.version == 4 else f"[{ip}]:{port}"
+    is_local = ip.is_loopback or ip.is_unspecified or ip.is_link_local
     return f"{name}@{host}" if is_local else name
 
 
@@ -149,8 +149,7 @@ def _library_row(fields: Fields) -> tuple[str, ...]:
 
 
 def _layer_name(number: object) -> str:
-    is_known = isinstance(number, int) and number in Layer._value2member_map_
-    return Layer(number).name.lower() if is_known else ""
+    return next((layer.name.lower() for layer in Layer if layer == number), "")
 
 
 def _endpoint_rows(objects: Objects, host: str) -> list[tuple[Any, ...]]:

@@ -11,14 +11,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import pyarrow as pa
 
 from sigmatrace.capture import items, ring
-from sigmatrace.capture.index import FROM_RING, FileIndex, LostChunk, mapped
+from sigmatrace.capture.columns import Added, EventTable
+from sigmatrace.capture.index import FROM_FILE, FROM_RING, ChunkRow, FileIndex, LostChunk, mapped
 from sigmatrace.capture.merge import ProcessBase
 from sigmatrace.capture.tables import empty
 from sigmatrace.partition import Partition
-from sigmatrace.schema import EVENT_TABLES, RECORDS, Schema
+from sigmatrace.schema import RECORDS, Schema
 
 TABLE_OF = {
     Schema.OP: "ops",
@@ -82,6 +82,14 @@ class ReadLoss:
     bad_channel: Counter[tuple[int, int]] = field(default_factory=Counter)
     unused_rows: int = 0
 
+    def add(self, proc: int, schema: Schema, added: Added) -> None:
+        """Count what became of the records of a chunk."""
+        self.read[proc, int(schema)] += added.rows
+        self.unknown_channel += added.unknown_channel
+        self.unused_rows += added.unused
+        if added.bad_channel:
+            self.bad_channel[proc, int(schema)] += added.bad_channel
+
     def __add__(self, other: ReadLoss) -> ReadLoss:
         """Return the sum of two partitions' losses."""
         return ReadLoss(
@@ -135,14 +143,29 @@ def read(spec: PartitionSpec) -> tuple[Partition, ReadLoss]:
         was lost. A file that has gone away, or shrunk, loses its chunks and nothing else.
     """
     loss = ReadLoss()
-    tables = {schema: _Table(schema, spec) for schema in TABLE_OF}
+    tables = {
+        schema: EventTable(schema, TABLE_OF[schema], rows) for schema, rows in _rows(spec).items()
+    }
     for piece in spec.pieces:
-        for chunk, records in _records(piece, loss):
-            schema = Schema(chunk["schema"])
-            added = tables[schema].add(piece.base, int(chunk["thread"]), records, loss)
-            loss.read[piece.base.proc, int(schema)] += added
-    named = {name: tables[schema].finish() for schema, name in TABLE_OF.items()}
-    return Partition(spec.number, named), loss
+        for schema, tid, records in _records(piece, loss):
+            added = tables[schema].add(piece.base, tid, records)
+            loss.add(piece.base.proc, schema, added)
+    named = {TABLE_OF[schema]: table.table() for schema, table in tables.items()}
+    none = {name: empty(name) for name in TABLE_OF.values()}
+    return Partition(spec.number, {**none, **named}), loss
+
+
+def _rows(spec: PartitionSpec) -> dict[Schema, int]:
+    """Return how many records of each schema a partition has at most."""
+    rows = dict.fromkeys(TABLE_OF, 0)
+    found = set()
+    for piece in spec.pieces:
+        for schema in rows:
+            counts = piece.chunks["count"][piece.chunks["schema"] == schema]
+            rows[schema] += int(counts.sum())
+            if len(counts):
+                found.add(schema)
+    return {schema: count for schema, count in rows.items() if schema in found}
 
 
 def _events(chunks: np.ndarray) -> np.ndarray:
@@ -153,7 +176,8 @@ def _data_bytes(chunks: np.ndarray) -> np.ndarray:
     sizes = np.zeros(256, np.int64)
     for schema, dtype in RECORDS.items():
         sizes[schema] = dtype.itemsize
-    return chunks["count"] * sizes[chunks["schema"]]
+    size: np.ndarray = chunks["count"] * sizes[chunks["schema"]]
+    return size
 
 
 def _split(chunks: np.ndarray, target_bytes: int) -> Iterator[np.ndarray]:
@@ -166,107 +190,43 @@ def _split(chunks: np.ndarray, target_bytes: int) -> Iterator[np.ndarray]:
     yield from np.split(chunks, np.flatnonzero(np.diff(number)) + 1)
 
 
-def _records(piece: Piece, loss: ReadLoss) -> Iterator[tuple[np.void, np.ndarray]]:
-    """Yield each readable chunk of a piece with its records."""
-    is_ring = piece.chunks["source"] == FROM_RING
-    for path, chunks in (piece.path, piece.chunks[~is_ring]), (piece.ring, piece.chunks[is_ring]):
-        if len(chunks) == 0:
+def _records(piece: Piece, loss: ReadLoss) -> Iterator[tuple[Schema, int, np.ndarray]]:
+    """Yield (schema, kernel's thread id, bytes of records) of each readable chunk of a piece."""
+    paths = {FROM_FILE: piece.path, FROM_RING: piece.ring}
+    files: dict[int, items.FileData | str] = {}
+    for row in piece.chunks.tolist():
+        chunk = ChunkRow._make(row)
+        source = chunk.source
+        if source not in files:
+            files[source] = _open(paths[source])
+        data = files[source]
+        reason = data if isinstance(data, str) else _problem(data, chunk)
+        if reason or isinstance(data, str):
+            size = 0 if source == FROM_RING else chunk.size_bytes
+            lost = paths[source], chunk.offset, size, chunk.schema, chunk.records, reason
+            loss.chunks.append(LostChunk(*lost))
             continue
-        try:
-            with mapped(path) as data:
-                for chunk in chunks:
-                    reason = _problem(data, chunk)
-                    if reason:
-                        loss.chunks.append(_lost(path, chunk, reason))
-                    else:
-                        dtype = RECORDS[Schema(chunk["schema"])]
-                        yield chunk, np.frombuffer(data, dtype, chunk["count"], chunk["data"])
-        except OSError as error:
-            loss.chunks += [_lost(path, chunk, f"unreadable: {error.strerror}") for chunk in chunks]
+        size = chunk.records * RECORDS[Schema(chunk.schema)].itemsize
+        yield Schema(chunk.schema), chunk.thread, np.frombuffer(data, np.uint8, size, chunk.data)
 
 
-def _lost(path: str, chunk: np.void, reason: str) -> LostChunk:
-    size = 0 if chunk["source"] == FROM_RING else int(chunk["size_bytes"])
-    return LostChunk(
-        path, int(chunk["offset"]), size, int(chunk["schema"]), int(chunk["count"]), reason
-    )
+def _open(path: str) -> items.FileData | str:
+    """Map a file, or return why that is not possible."""
+    try:
+        with mapped(path) as data:
+            return data
+    except OSError as error:
+        return f"unreadable: {error.strerror}"
 
 
-def _problem(data: items.FileData, chunk: np.void) -> str:
+def _problem(data: items.FileData, chunk: ChunkRow) -> str:
     """Return why a chunk cannot be read, "" if it can."""
-    offset, size = int(chunk["offset"]), int(chunk["size_bytes"])
-    if chunk["source"] == FROM_RING:
-        keys = (int(chunk[key]) for key in ("schema", "thread", "seq", "count", "dropped", "data"))
-        return "" if ring.is_unchanged(data, ring.Segment(offset, *keys)) else "ring changed"
-    if offset + size > len(data):
+    if chunk.source == FROM_RING:
+        key = chunk.schema, chunk.thread, chunk.seq, chunk.records, chunk.dropped, chunk.data
+        segment = ring.Segment(chunk.offset, *key)
+        return "" if ring.is_unchanged(data, segment) else "ring changed"
+    if chunk.offset + chunk.size_bytes > len(data):
         return "file shrunk"
-    if not chunk["checked"] and not items.is_intact(data, offset, size):
+    if not chunk.checked and not items.is_intact(data, chunk.offset, chunk.size_bytes):
         return items.DAMAGED
     return ""
-
-
-class _Table:
-    """Columns of one event table, filled chunk by chunk."""
-
-    def __init__(self, schema: Schema, spec: PartitionSpec) -> None:
-        self.name = TABLE_OF[schema]
-        self.schema = schema
-        self.used = 0
-        chunks = [piece.chunks for piece in spec.pieces]
-        rows = sum(int(part["count"][part["schema"] == schema].sum()) for part in chunks)
-        self.columns = {
-            name: np.empty(rows, dtype) for name, dtype in EVENT_TABLES[self.name].items()
-        }
-
-    def add(self, base: ProcessBase, tid: int, records: np.ndarray, loss: ReadLoss) -> int:
-        """Append the records of a chunk; return how many rows they became."""
-        if self.schema == Schema.AGGREGATE:
-            used = records["count"] > 0
-            loss.unused_rows += len(records) - int(used.sum())
-            records = records[used]
-        channels = None
-        if "channel" in self.columns:
-            records, channels = self._channels(base, records, loss)
-        here = slice(self.used, self.used + len(records))
-        for name, column in self.columns.items():
-            if name == "proc":
-                column[here] = base.proc
-            elif name == "thread":
-                column[here] = base.thread + np.searchsorted(base.tids, tid)
-            elif name == "channel":
-                column[here] = channels
-            elif name == "call":
-                column[here] = base.calls[records[name]]
-            else:
-                column[here] = records[name]
-        self.used = here.stop
-        return len(records)
-
-    def finish(self) -> pa.Table:
-        """Return the table."""
-        if self.used == 0:
-            return empty(self.name)
-        return pa.table(
-            {name: pa.array(column[: self.used]) for name, column in self.columns.items()}
-        )
-
-    def _channels(
-        self, base: ProcessBase, records: np.ndarray, loss: ReadLoss
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the records with an acceptable channel, and their channels' numbers."""
-        own = records["channel"]
-        if base.channel_ids is None:
-            position, known = own, own < base.channel_count
-        else:
-            position = np.searchsorted(base.channel_ids, own)
-            position = np.minimum(position, base.channel_count - 1)
-            known = base.channel_ids[position] == own
-        if not known.all():
-            unknown = len(own) - int(known.sum())
-            if base.has_placeholder:
-                loss.unknown_channel += unknown
-                position = np.where(known, position, base.channel_count)
-            else:
-                loss.bad_channel[base.proc, int(self.schema)] += unknown
-                records, position = records[known], position[known]
-        return records, position.astype(np.uint32) + np.uint32(base.channel)

@@ -100,10 +100,11 @@ def _operations(
 def _write_objects(file: RankFile, shape: Shape, clocks: Clocks, rank: int) -> dict[int, int]:
     """Write a rank's objects; return what channels call each peer rank."""
     others = {shape.peer(rank, lane) for lane in range(shape.fan_out)}
-    library = {"version": "1.0", "path": "", "how": "symbol"}
     if shape.tagged:
         worker = file.object("ucp_worker", _LOCAL, uid=_UID + rank)
-        file.object("library", name="libucp.so.0", layer="ucp", **library)
+        file.object(
+            "library", name="libucp.so.0", layer="ucp", version="1.0", path="", how="symbol"
+        )
         return {
             other: file.object("ucp_ep", worker=worker, remote_uid=_UID + other)
             for other in sorted(others)
@@ -113,7 +114,7 @@ def _write_objects(file: RankFile, shape: Shape, clocks: Clocks, rank: int) -> d
     av = _LOCAL + 1
     file.object("ofi_endpoint", _LOCAL, prov="tcp", ep_type="rdm", av=av, local=local, depth=0)
     file.object("ofi_av", av, prov="tcp", av_type="table")
-    file.object("library", name="libfabric.so.1", layer="ofi", **library)
+    file.object("library", name="libfabric.so.1", layer="ofi", version="1.0", path="", how="symbol")
     for other in sorted(others):
         address = _sockaddr(int(clocks.host[other]), other)
         file.object("ofi_address", av=av, addr=other, address=address)

@@ -29,7 +29,7 @@ _BYTES = numba.types.Array(numba.uint8, 1, "C", readonly=True)
     nogil=True,
     cache=True,
 )
-def crc32c_table(data: np.ndarray, tables: np.ndarray) -> int:
+def crc32c_table(data: np.ndarray, tables: np.ndarray) -> np.uint32:
     """Return the CRC-32C of ``data`` (u1, any length)."""
     crc = np.uint32(0xFFFFFFFF)
     size = data.size
