@@ -42,7 +42,7 @@ LTTNG_ROWS = [
     ("LTTng-UST: tracepoint", "lttng", "lttng_bare"),
 ]
 # Measured before the daemon runs: it finds every process of its user.
-INACTIVE_ROWS = [("LTTng-UST without a session: rdtsc, tracepoint", "inactive", "lttng")]
+INACTIVE_ROWS = [("LTTng-UST without a session: tracepoint", "inactive", "lttng")]
 
 
 def compile_bench(target: Path, *options: str) -> Path:

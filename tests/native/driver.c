@@ -90,6 +90,24 @@ static void *job_count(void *p)
     return NULL;
 }
 
+/* All threads meet the first library at once. */
+static pthread_barrier_t together;
+
+static void *job_race(void *p)
+{
+    struct job *job = p;
+    struct st_object o;
+    uint32_t id = st_object_id();
+    pthread_barrier_wait(&together);
+    st_library_seen(ST_LAYER_OFI, "libfabric", "1.2.3", "/usr/lib/libfabric.so.1", "symbol");
+    st_object_begin(&o, "ofi_endpoint", id);
+    st_object_u64(&o, "depth", (uint64_t)job->number);
+    st_object_end(&o);
+    for (long i = 0; i < job->n; i++)
+        record(channel_of((uint64_t)job->number, 0, false), 1, false);
+    return NULL;
+}
+
 static void run_threads(int threads, long n, void *(*body)(void *), bool one_by_one)
 {
     struct job *jobs = calloc((size_t)threads, sizeof(*jobs));
@@ -148,6 +166,8 @@ static void *job_forever(void *p)
         __atomic_store_n(&counters[job->number * 8], i, __ATOMIC_RELEASE);
         if (i == (uint64_t)job->n && write(STDOUT_FILENO, "x", 1) != 1)
             fail("write");
+        if (job->n > 0 && i == (uint64_t)job->n + 20000)
+            pause(); /* a kill that comes late must not mean a huge file */
     }
     return NULL;
 }
@@ -392,7 +412,10 @@ static bool run(const char *command, char **argv, long a, long b)
         count(a);
     else if (!strcmp(command, "threads"))
         run_threads((int)a, b, job_count, false);
-    else if (!strcmp(command, "reuse"))
+    else if (!strcmp(command, "race")) {
+        pthread_barrier_init(&together, NULL, (unsigned)a);
+        run_threads((int)a, b, job_race, false);
+    } else if (!strcmp(command, "reuse"))
         run_threads((int)a, b, job_count, true);
     else if (!strcmp(command, "signals"))
         signals(a);
@@ -435,7 +458,8 @@ int main(int argc, char **argv)
     if (st_call_register("driver_send") != call)
         fail("a call has two numbers");
     errno = 4242;
-    begin();
+    if (strcmp(command, "race"))
+        begin();
     if (!run_processes(command, argv, a, b) && !run(command, argv, a, b))
         fail("unknown command");
     if (errno != 4242)

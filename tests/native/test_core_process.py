@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import struct
@@ -10,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import environment
+from native_run import environment
 from plain_reader import Rank, read_all
 
 
@@ -128,7 +127,6 @@ def test_an_end_while_stopped_says_so(drive) -> None:
     assert len(ops_of(rank)) == 20 and rank.end["reason"] == "stop"
 
 
-@pytest.mark.skipif(os.geteuid() == 0 and not Path("/proc/self").exists(), reason="needs /proc")
 def test_a_folder_that_cannot_be_made(drive) -> None:
     result = drive("count", 100, out=Path("/proc/self/no"))
     assert result.stderr.count("sigmatrace: ") == 1 and "\n" not in result.stderr.strip()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import environment
+from native_run import environment
 from plain_reader import crc32c
 
 from sigmatrace.schema import RECORDS, Schema
@@ -108,6 +108,14 @@ def test_threads_share_a_channel(drive) -> None:
     assert {names[tid] for tid in {op["thread"] for op in ops}} == {
         f"job {i}" for i in range(threads)
     }
+
+
+def test_threads_that_open_the_files_together(drive) -> None:
+    threads, n = 6, 200
+    rank = drive("race", threads, n).rank()
+    assert len(rank.records(1)) == threads * n and rank.end["lost"] == {}
+    assert sorted(o["depth"] for o in rank.objects_of("ofi_endpoint")) == list(range(threads))
+    assert {o["name"] for o in rank.objects_of("library")} == {"libfabric"}
 
 
 def test_areas_of_ended_threads_are_used_again(drive) -> None:

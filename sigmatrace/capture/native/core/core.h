@@ -184,7 +184,7 @@ struct st_local {
     uint64_t generation; /* of the process in which this thread is attached */
     struct st_thread *thread;
     uint8_t depth;
-    bool attaching;
+    bool attaching; /* or opening the files, or ending: a signal handler must not begin that */
 };
 extern ST_HIDDEN __thread struct st_local st_local;
 

@@ -116,7 +116,11 @@ void st_object_begin(struct st_object *o, const char *type, uint32_t id)
 {
     memset(o, 0, sizeof(*o));
     o->failed = true;
-    if (!st_process_open() || !st_item_begin(o))
+    if (!st_process_open()) {
+        st_process_refuse("object after the recording had stopped");
+        return;
+    }
+    if (!st_item_begin(o))
         return;
     o->count_at = o->used + 1;
     st_put_map(o, 0);

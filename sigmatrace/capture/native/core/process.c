@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core.h"
@@ -134,6 +135,7 @@ void st_process_files_begin(void)
                                      __ATOMIC_RELAXED))
         return;
     int saved = errno;
+    st_local.attaching = true; /* what a signal handler does meanwhile cannot be kept */
     st_process.reopen = false;
     st_process.generation++;
     st_process.aggregates = st_config()->mode == ST_MODE_AGGREGATE;
@@ -147,6 +149,7 @@ void st_process_files_begin(void)
             st_libraries_emit();
         }
     }
+    st_local.attaching = false;
     errno = saved;
 }
 
@@ -195,14 +198,27 @@ static bool revived(void)
     return revive(false);
 }
 
+/* A thread that comes while another opens the files gets a short while of patience: an object
+ * refused now would be missing for the whole run. */
+static int state_when_opened(void)
+{
+    int state = __atomic_load_n(&st_process.state, __ATOMIC_ACQUIRE);
+    for (int i = 0; state == ST_STATE_OPENING && !st_local.attaching && i < 1000; i++) {
+        int saved = errno;
+        nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+        errno = saved;
+        state = __atomic_load_n(&st_process.state, __ATOMIC_ACQUIRE);
+    }
+    return state;
+}
+
 bool st_process_open(void)
 {
     if (!revived())
         return false;
     if (st_process.reopen)
         st_process_files_begin();
-    int state = __atomic_load_n(&st_process.state, __ATOMIC_ACQUIRE);
-    return state == ST_STATE_OPEN;
+    return state_when_opened() == ST_STATE_OPEN;
 }
 
 bool st_process_ready(void)

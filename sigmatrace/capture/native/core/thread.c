@@ -69,12 +69,12 @@ void st_thread_describe(struct st_thread *thread)
 
 static struct st_thread *attach(void)
 {
-    if (!st_process_ready())
-        return NULL;
     if (st_local.attaching) {
-        st_lost("record in a signal handler while its thread attached", 1);
+        st_lost("record in a signal handler at its thread's begin or end", 1);
         return NULL;
     }
+    if (!st_process_ready())
+        return NULL;
     st_local.attaching = true;
     ST_BARRIER();
     struct st_thread *thread = find((uint32_t)syscall(SYS_gettid));
@@ -193,10 +193,13 @@ static void detach(void *p)
     if (st_thread_known() != thread || !st_process_open())
         return;
     st_thread_describe(thread);
-    st_local.generation = UINT64_MAX; /* a destructor that runs later attaches again */
+    st_local.attaching = true;
     ST_BARRIER();
+    st_local.generation = UINT64_MAX; /* a destructor that runs later attaches again */
     if (st_thread_flush(thread) & st_aggregate_flush(thread))
         give_areas(thread);
+    ST_BARRIER();
+    st_local.attaching = false;
     errno = saved;
 }
 

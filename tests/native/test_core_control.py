@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import plain_reader
 import pytest
-from conftest import environment
+from native_run import environment
 
 from sigmatrace.capture import control, libs
 from sigmatrace.errors import CaptureError
