@@ -11,7 +11,20 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from ucx_run import HERE, UCT, UCP, UNKNOWN, Setting, Traced, Ucx, build, pair, perftest, ucx
+from ucx_run import (
+    HERE,
+    UCP,
+    UCT,
+    UNKNOWN,
+    Setting,
+    Traced,
+    Ucx,
+    build,
+    pair,
+    perftest,
+    read_all,
+    ucx,
+)
 
 pytestmark = [
     pytest.mark.real,
@@ -131,8 +144,10 @@ def test_one_sided_targets_lie_in_the_peers_memory(
 def test_every_send_completes_once_in_full(
     shim: Path, program: Path, version: Ucx, tmp_path: Path
 ) -> None:
-    """A send is complete in its call, or a completion record says when; blocking and implicit
-    ones have no request."""
+    """A send is complete in its call, or a completion record says when.
+
+    Blocking and implicit ones have no request.
+    """
     no_request = {"ucp_put_nbi", "ucp_put", "ucp_get_nbi", "ucp_get", "ucp_atomic_post"}
     for rank in pair(Setting(shim, version, "full"), program, tmp_path).values():
         calls = {int(number): name for number, name in rank.header["calls"].items()}
@@ -196,28 +211,29 @@ def test_uct_alone(shim: Path, program: Path, version: Ucx, tmp_path: Path) -> N
 # --- ucx_perftest: what -n and -w say ------------------------------------------------------------
 
 
-def both(op: str, back: str, kind: str, size: int = SIZE) -> list[dict[object, tuple[int, int]]]:
+def both(op: str, back: str, kind: str) -> list[dict[object, tuple[int, int]]]:
     """Each side sends and receives in every iteration."""
     return [
         {
-            (op, kind, "OUT"): (ITERATIONS, ITERATIONS * size),
-            (back, kind, "IN"): (ITERATIONS, ITERATIONS * size),
+            (op, kind, "OUT"): (ITERATIONS, ITERATIONS * SIZE),
+            (back, kind, "IN"): (ITERATIONS, ITERATIONS * SIZE),
         }
     ] * 2
 
 
 def one_way(version: Ucx, test: str) -> list[dict[object, tuple[int, int]]]:
-    """The client works; since 1.22 each run ends with an answer of one byte."""
-    last = (RUNS, RUNS)
-    if test == "ucp_put_bw":
-        count = ITERATIONS + RUNS  # a run ends with one more put
-        put = {("PUT", "RMA", "OUT"): (count, count * SIZE)}
-        return [{} if version.old else {("PUT", "RMA", "OUT"): last}, put]
-    op, size = ("GET", SIZE) if test == "ucp_get" else ("ATOMIC_FETCH", 8)
-    work = {(op, "RMA", "OUT"): (ITERATIONS, ITERATIONS * size)}
+    """The client works; a run of puts or atomics ends with one more, and since 1.22 each run
+    with an answer (libperf's ucp_tests.cc: send_last_iter, send_ack, recv_ack)."""
+    op = {"ucp_put_bw": "PUT", "ucp_get": "GET", "ucp_fadd": "ATOMIC_FETCH"}[test]
+    size = 8 if test == "ucp_fadd" else SIZE
+    count = ITERATIONS + (0 if test == "ucp_get" else RUNS)
+    work = {(op, "RMA", "OUT"): (count, count * size)}
     if version.old:
         return [{}, work]
-    return [{("GET", "RMA", "OUT"): last}, work | {("PUT", "RMA", "OUT"): last}]
+    answer = {(op, "RMA", "OUT"): (RUNS, RUNS * (8 if test == "ucp_fadd" else 1))}
+    if test == "ucp_get":
+        work |= {("PUT", "RMA", "OUT"): (RUNS, RUNS)}
+    return [answer, work]
 
 
 def by_kind(traced: Traced) -> dict[object, tuple[int, int]]:
@@ -286,8 +302,6 @@ def test_plugin_loaded_locally(shim: Path, version: Ucx, tmp_path: Path) -> None
     done = subprocess.run([main, plugin], env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 7, done.stderr
     assert "sigmatrace" not in done.stderr
-    from plain_reader import read_all
-
     (rank,) = read_all(out)
     total = sum(10 + i for i in range(7))
     wanted = {("SEND", "TAG", "OUT", 3): (7, total), ("RECV", "TAG", "IN", 3): (7, total)}

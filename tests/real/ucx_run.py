@@ -148,6 +148,8 @@ def pair(setting: Setting, program: Path, out: Path, *phases: str) -> dict[int, 
     told: dict[int, dict[Any, tuple[int, int]]] = defaultdict(dict)
     pids = {}
     for line in done.stdout.splitlines():
+        if not line.startswith(("0 ", "1 ")):  # UCX itself warns on stdout
+            continue
         rank, *rest = line.split()
         if rest[0] == "pid":
             pids[int(rest[1])] = int(rank)
@@ -222,5 +224,3 @@ class Traced:
                 uid = self.objects[on["object"]]["uid"]
                 received[uid, on["tag"], op["size_bytes"]] += 1
         return sent, received
-
-
