@@ -65,7 +65,7 @@ def told(rank: object, full: bool) -> dict[object, tuple[int, int]]:
     return {k: v for k, v in said.items() if full or k[0] not in ("PROBE", "CANCEL")}
 
 
-# --- the own program ------------------------------------------------------------------------
+# --- the own program ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("layers", ["ucp", "ucp,uct"])
@@ -182,7 +182,7 @@ def test_aggregate_sums_equal_the_programs(
         assert +found == +wanted
 
 
-# --- UCT below UCP ----------------------------------------------------------------------------
+# --- UCT below UCP ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("tls", ["tcp,self", "posix,self"])
@@ -208,7 +208,7 @@ def test_uct_alone(shim: Path, program: Path, version: Ucx, tmp_path: Path) -> N
         assert 0 in {op["depth"] for op in Traced(rank, UCT).ops}
 
 
-# --- ucx_perftest: what -n and -w say ------------------------------------------------------------
+# --- ucx_perftest: what -n and -w say -----------------------------------------------------
 
 
 def both(op: str, back: str, kind: str) -> list[dict[object, tuple[int, int]]]:
@@ -255,10 +255,7 @@ def test_perftest(shim: Path, version: Ucx, test: str, tls: str, tmp_path: Path)
     setting = Setting(shim, version, tls=tls)
     ranks = perftest(setting, tmp_path, test, *OPTIONS, "-s", str(size))
     kinds = {"tag_lat": "TAG", "ucp_am_lat": "AM", "stream_lat": "STREAM"}
-    if test in kinds:
-        wanted = both("SEND", "RECV", kinds[test])
-    else:
-        wanted = one_way(version, test)
+    wanted = both("SEND", "RECV", kinds[test]) if test in kinds else one_way(version, test)
     traced = [Traced(rank) for rank in ranks]
     assert [by_kind(t) for t in traced] == wanted
     for t in traced:
@@ -281,7 +278,7 @@ def test_perftest_of_uct(
     assert [by_kind(Traced(rank, UCT)) for rank in ranks] == wanted
 
 
-# --- no harm -----------------------------------------------------------------------------------------
+# --- no harm ------------------------------------------------------------------------------
 
 
 def test_unchosen_layer_writes_nothing(
