@@ -70,8 +70,9 @@ static void library_seen(const void *real)
     Dl_info info;
     if (__atomic_exchange_n(&seen, true, __ATOMIC_RELAXED))
         return;
-    const char *(*version)(void) = st_ucx_symbol("ucs_get_version_string", real);
-    st_library_seen(ST_LAYER_UCT, "uct", version ? version() : "",
+    /* libuct does not tell its version; the only libucp of the process comes with it. */
+    struct st_ucx_library *ucp = __atomic_load_n(&st_ucx_libraries, __ATOMIC_ACQUIRE);
+    st_library_seen(ST_LAYER_UCT, "uct", ucp && !ucp->next ? ucp->ucp_get_version_string() : "",
                     dladdr(real, &info) ? info.dli_fname : "", "symbol");
 }
 
