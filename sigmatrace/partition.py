@@ -71,6 +71,8 @@ def column(table: pa.Table, name: str) -> np.ndarray:
         KeyError: The table has no such column.
     """
     chunked = table.column(name)
-    if chunked.num_chunks == 1:
-        return chunked.chunk(0).to_numpy(zero_copy_only=False)
-    return chunked.to_numpy()
+    is_single = chunked.num_chunks == 1
+    array: np.ndarray = (
+        chunked.chunk(0).to_numpy(zero_copy_only=False) if is_single else chunked.to_numpy()
+    )
+    return array
