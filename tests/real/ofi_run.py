@@ -116,8 +116,12 @@ def run_pingpong(
     common = ["fi_pingpong", "-p", provider, "-e", ep_type, "-I", str(count), "-S", str(size)]
     port = free_port()
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    server = subprocess.Popen([*common, *more, "-B", str(port)], env=env, **pipes)
-    wait_listening(port, server)
-    client = subprocess.Popen([*common, *more, "-P", str(port), "127.0.0.1"], env=env, **pipes)
-    outputs = [process.communicate(timeout=60)[0] for process in (server, client)]
+    commands = ([*common, *more, "-B", str(port)], [*common, *more, "-P", str(port), "127.0.0.1"])
+    with subprocess.Popen(commands[0], env=env, **pipes) as server:
+        try:
+            wait_listening(port, server)
+            with subprocess.Popen(commands[1], env=env, **pipes) as client:
+                outputs = [process.communicate(timeout=60)[0] for process in (server, client)]
+        finally:
+            server.kill()
     return [(server.returncode, outputs[0]), (client.returncode, outputs[1])]
