@@ -190,8 +190,9 @@ def _plain_fates(channels: _Channels) -> None:
 
 def _silent(channels: _Channels) -> NDArray[np.bool_]:
     """Return the one-sided channels of which the target sees nothing: those without data."""
-    silent: NDArray[np.bool_] = channels.flags & ChannelFlag.HAS_DATA == 0
-    return silent & (channels.kind == Kind.RMA)
+    no_data: NDArray[np.bool_] = channels.flags & ChannelFlag.HAS_DATA == 0
+    no_data &= channels.kind == Kind.RMA
+    return no_data
 
 
 def _pair(channels: _Channels) -> None:
