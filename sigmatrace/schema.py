@@ -254,7 +254,8 @@ INDEX_TABLES: Columns = {
     # Endpoint-like objects with canonical names that are equal at both ends ("" = unknown).
     # `local`: its own name; `peer`: the other end's, of connected endpoints; `owner`: the
     # object whose name is meant when this one has none (a ucp_ep's worker, a uct_ep's iface);
-    # `av`: the address vector that resolves its channels' `peer`.
+    # `av`: the address vector that resolves its channels' `peer`; `life`: how many connections of
+    # the same two names came before in this process; `gone_tsc`: 0 when it was never closed.
     "endpoints": {
         "proc": "i4",
         "object": "u4",
@@ -265,6 +266,20 @@ INDEX_TABLES: Columns = {
         "owner": "u4",
         "av": "u4",
         "depth": "u1",
+        "life": "u4",
+        "born_tsc": "u8",
+        "gone_tsc": "u8",
+    },
+    # Registered memory; `key` is what the other end names it by (rkey, fi_mr_key).
+    "regions": {
+        "proc": "i4",
+        "object": "u4",
+        "layer": "u1",
+        "key": "u8",
+        "address": "u8",
+        "length_bytes": "u8",
+        "born_tsc": "u8",
+        "gone_tsc": "u8",
     },
     "addresses": {"proc": "i4", "av": "u4", "addr": "u8", "name": "str"},
     "names": {"proc": "i4", "name": "u4", "text": "str"},

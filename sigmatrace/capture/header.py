@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sigmatrace.capture.items import ItemError
-from sigmatrace.capture.objects import integer, text
+from sigmatrace.capture.names.fields import integer, text
 from sigmatrace.errors import ChunkFormatError
 from sigmatrace.schema import FORMAT_NAME, FORMAT_VERSION, RECORDS, record_fields
 
