@@ -38,7 +38,7 @@ def test_all_layers_by_hook():
 
 def test_libfabric_by_preload_sets_no_hook():
     got = env.compose(settings(ofi_entry="preload"), SHIMS, {})
-    assert got["LD_PRELOAD"].split(":")[-1] == f"{LIB}/libsigmatrace_ofi.so"
+    assert f"{LIB}/libsigmatrace_ofi.so" in got["LD_PRELOAD"].split(":")
     assert "FI_HOOK" not in got
     assert "FI_PROVIDER_PATH" not in got
 
