@@ -233,8 +233,8 @@ def test_every_row_comes_back_with_its_own_times_and_arguments(rows, base):
     )  # fmt: skip
     found = encoded.slices()
     assert expected == sorted(
-        (s.begin, s.end, s.name, s.args["size_bytes"], s.args.get("peer", ""), s.args.get("why", ""),
-         s.flow, s.sink)
+        (s.begin, s.end, s.name, s.args["size_bytes"], s.args.get("peer", ""),
+         s.args.get("why", ""), s.flow, s.sink)
         for s in found
     )  # fmt: skip
     slices = [row for row in rows if row["length"] > 0]
