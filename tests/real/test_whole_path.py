@@ -212,7 +212,7 @@ def test_perfetto_holds_what_the_ledger_says(traced):
         + coalesce((select sum(size_bytes) from completions), 0)"""
     )
     shown = """select sum(a.int_value) from slice s
-        join args a on a.arg_set_id = s.arg_set_id where a.key = 'debug.size'"""
+        join args a on a.arg_set_id = s.arg_set_id where a.key = 'debug.size_bytes'"""
     assert (trace.value(shown) or 0) == size
 
 
