@@ -3,7 +3,7 @@
 from sigmatrace import api
 
 result = api.run("run/", export=["perfetto", "json"])
-result.tables["traffic"].to_pandas()
+result.tables["traffic"].to_pylist()
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from typing import Any, TextIO
 
 import pyarrow as pa
 
-from sigmatrace import config, jit, ledger, summary
+from sigmatrace import config, jit, ledger, output, summary
 from sigmatrace import plan as planning
 from sigmatrace.cluster import Cluster
 from sigmatrace.config import Settings
 from sigmatrace.errors import ConfigError, DataLossError
 from sigmatrace.export.base import Exporter
-from sigmatrace.output import LEDGER, RUN, SUMMARY, Output
 from sigmatrace.partition import Run
 from sigmatrace.plan import Plan
 from sigmatrace.stages.base import Exchange, Stage
@@ -130,6 +129,8 @@ def execute(settings: Settings, *, progress: TextIO | None = None) -> Result:
         SigmaTraceError: See ``sigmatrace.errors``; then there is no output.
     """
     chosen = plan(settings)
+    if settings.run.is_dir():
+        output.check(settings.out, overwrite=settings.overwrite)
     from sigmatrace import pipeline
 
     cluster = Cluster(**settings.cluster)
@@ -142,22 +143,22 @@ def execute(settings: Settings, *, progress: TextIO | None = None) -> Result:
     )
     if settings.strict:
         _refuse_damage(indexed.run)
-    with Output(settings.out, overwrite=settings.overwrite) as output:
-        done = pipeline.correlate(indexed, chosen, output.staging, cluster, progress=progress)
+    with output.Output(settings.out, overwrite=settings.overwrite) as made:
+        done = pipeline.correlate(indexed, chosen, made.staging, cluster, progress=progress)
         book = ledger.build(done.account, done.stages, done.exported)
         if settings.strict:
             _refuse_loss(book, settings.run)
         files = {
-            name: tuple(output.place / file for file in one.files)
+            name: tuple(made.place / file for file in one.files)
             for name, one in done.exported.items()
         }
         hints = {name: one.hint for name, one in done.exported.items() if one.hint}
-        result = Result(done.run, book, output.place, files, hints)
-        output.keep(name for one in done.exported.values() for name in one.files)
-        output.write_json(LEDGER, book)
-        output.write_json(RUN, _record(settings))
-        output.write(SUMMARY, result.text())
-        output.publish()
+        result = Result(done.run, book, made.place, files, hints)
+        made.keep(name for one in done.exported.values() for name in one.files)
+        made.write_json(output.LEDGER, book)
+        made.write_json(output.RUN, _record(settings))
+        made.write(output.SUMMARY, result.text())
+        made.publish()
     return result
 
 

@@ -214,3 +214,21 @@ def test_interrupt(tmp_path, small, kind):
     assert done.stderr.splitlines()[-1] == "interrupted"
     assert "Traceback" not in done.stderr
     assert [path for path in small.iterdir() if path.suffix != ".msgpack"] == []
+
+
+def test_two_jobs_of_a_multirun_never_write_to_one_folder(command, small):
+    words = ("--multirun", f"run={small}", "export=json,csv", "overwrite=true")
+    spoken = command(*words)
+    one_line(spoken, 2, "two jobs of this multirun write to")
+    assert (small / "sigmatrace-out/summary.json").is_file()
+    out = "out=" + str(small.parent / "out-${hydra:job.num}")
+    assert command(*words, out).code == 0
+    assert (small.parent / "out-0/summary.json").is_file()
+    assert (small.parent / "out-1/csv").is_dir()
+
+
+def test_an_output_that_cannot_be_is_refused_before_anything_is_read(command, small):
+    (small.parent / "file").write_text("x")
+    spoken = command(f"run={small}", f"out={small.parent}/file/out", "export=json")
+    one_line(spoken, 6, "cannot write")
+    assert "index" not in spoken.err
