@@ -156,7 +156,7 @@ def execute(settings: Settings, *, progress: TextIO | None = None) -> Result:
         result = Result(done.run, book, made.place, files, hints)
         made.keep(name for one in done.exported.values() for name in one.files)
         made.write_json(output.LEDGER, book)
-        made.write_json(output.RUN, _record(settings))
+        made.write_json(output.RUN, {**_record(settings), "files": made.names})
         made.write(output.SUMMARY, result.text())
         made.publish()
     return result

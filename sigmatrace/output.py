@@ -38,6 +38,9 @@ class Output:
     def __init__(self, place: Path, *, overwrite: bool = False) -> None:
         self.place = place.resolve() if place.is_symlink() else place
         self.overwrite = overwrite
+        self.names: list[str] = []
+        if not self.place.name:
+            raise OutputError(f"{self.place} cannot be an output folder", "give out=DIR")
         host, (pid, born) = socket.gethostname(), (os.getpid(), _born(os.getpid()))
         self.staging = self.place.with_name(f".{self.place.name}.{host}-{pid}-{born}.partial")
         try:
@@ -70,8 +73,12 @@ class Output:
             raise _unwritable(self.place, error) from error
 
     def keep(self, names: Iterable[str]) -> None:
-        """Remove everything else from the staging folder: pieces that are joined by now."""
+        """Remove everything else from the staging folder: pieces that are joined by now.
+
+        ``names`` becomes what the finished output consists of.
+        """
         kept = {Path(name).parts[0] for name in names}
+        self.names = sorted({*kept, LEDGER, RUN, SUMMARY})
         for path in self.staging.iterdir():
             if path.name in kept:
                 continue
@@ -114,14 +121,25 @@ def check(place: Path, *, overwrite: bool = False) -> None:
         return
     if not place.is_dir():
         raise OutputError(f"{place} is a file", "give a folder with out=DIR")
-    if not (place / LEDGER).is_file():
+    foreign = sorted({path.name for path in place.iterdir()} - _recorded(place))
+    if foreign:
         raise OutputError(
-            f"{place} is a folder with other content", "give a new folder with out=DIR"
+            f"{place} is a folder with other content ({foreign[0]})",
+            "give a new folder with out=DIR",
         )
     if not overwrite:
         raise OutputError(
             f"output is already there: {place}", "add overwrite=true, or give out=DIR"
         )
+
+
+def _recorded(place: Path) -> set[str]:
+    """Return the names that an output says are its own: nothing else may be replaced."""
+    try:
+        names = json.loads((place / RUN).read_text(encoding="utf-8"))["files"]
+        return {str(name) for name in names}
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()
 
 
 def _check_parents(place: Path) -> None:

@@ -232,3 +232,10 @@ def test_an_output_that_cannot_be_is_refused_before_anything_is_read(command, sm
     spoken = command(f"run={small}", f"out={small.parent}/file/out", "export=json")
     one_line(spoken, 6, "cannot write")
     assert "index" not in spoken.err
+
+
+def test_a_folder_of_empty_files_has_no_trace_data(command, tmp_path):
+    for pid in range(3):
+        (tmp_path / f"host-{pid}-1.msgpack").touch()
+    spoken = command(f"run={tmp_path}", "export=json")
+    one_line(spoken, 3, "no trace data")
