@@ -1,7 +1,7 @@
 /* Memory that peers may touch: what the key of a one-sided operation stands for. */
 #include "ofi.h"
 
-#define FI_MR_DMABUF_FLAG (1ULL << 40) /* of libfabric 1.20 and newer: no list of pieces then */
+#define OFI_MR_DMABUF (1ULL << 40) /* of libfabric 1.20 and newer: no list of pieces then */
 
 struct region {
     const void *address;
@@ -78,7 +78,7 @@ static int mr_regattr(struct fid *fid, const struct fi_mr_attr *attr, uint64_t f
     if (result)
         return result;
     struct region region = {NULL, 0, attr->access};
-    if (!(flags & FI_MR_DMABUF_FLAG) && attr->iov_count) {
+    if (!(flags & OFI_MR_DMABUF) && attr->iov_count) {
         region.address = attr->mr_iov[0].iov_base;
         region.length_bytes = ofi_iov_bytes(attr->mr_iov, attr->iov_count);
     }

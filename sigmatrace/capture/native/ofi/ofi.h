@@ -19,7 +19,7 @@
 
 #include "sigmatrace.h"
 
-/* --- names of the calls (call.c) ------------------------------------------------------- */
+/* --- names of the calls (calls.c) ------------------------------------------------------- */
 
 #define OFI_CALLS(X)                                                                              \
     X(fi_send) X(fi_sendv) X(fi_sendmsg) X(fi_inject) X(fi_senddata) X(fi_injectdata)             \
