@@ -177,27 +177,16 @@ static void cq_ops_install(void *ops)
 
 static void cq_put(struct ofi_cq *cq)
 {
-    if (__atomic_sub_fetch(&cq->references, 1, __ATOMIC_ACQ_REL))
-        return;
-    ofi_swap_free(&cq->swaps[0]);
-    ofi_swap_free(&cq->swaps[1]);
-    free(cq);
+    if (!__atomic_sub_fetch(&cq->references, 1, __ATOMIC_ACQ_REL))
+        free(cq);
 }
 
 static int cq_close(struct fid *fid)
 {
     struct ofi_cq *cq = ofi_table_of(fid->ops)->owner;
-    ofi_swap_out(&cq->swaps[0]);
-    ofi_swap_out(&cq->swaps[1]);
-    st_enter();
-    int result = fid->ops->close(fid);
-    st_leave();
-    if (!result) {
+    int result = ofi_swaps_close(&cq->swaps, fid);
+    if (!result)
         cq_put(cq);
-        return 0;
-    }
-    ofi_swap_in(&cq->swaps[0], cq);
-    ofi_swap_in(&cq->swaps[1], cq);
     return result;
 }
 
@@ -218,7 +207,6 @@ void ofi_cq_wrap(struct ofi_domain *domain, struct fid_cq *fid, const struct fi_
     struct ofi_cq *cq = ofi_cq_of(&fid->fid) ? NULL : calloc(1, sizeof(*cq));
     if (!cq)
         return;
-    cq->fid = fid;
     cq->references = 1;
     /* Without a wish the provider chooses, and says so in the attributes when it is not the
      * smallest format. */
@@ -226,10 +214,9 @@ void ofi_cq_wrap(struct ofi_domain *domain, struct fid_cq *fid, const struct fi_
     cq->space = ofi_space_new();
     cq->depth = depth;
     cq->shared = domain->shared;
-    cq->swaps[0] = (struct ofi_swap){(void **)&fid->fid.ops, NULL, cq_fid_install};
-    cq->swaps[1] = (struct ofi_swap){(void **)&fid->ops, NULL, cq_ops_install};
-    ofi_swap_in(&cq->swaps[0], cq);
-    ofi_swap_in(&cq->swaps[1], cq);
+    cq->swaps.owner = cq;
+    ofi_swaps_add(&cq->swaps, &fid->fid.ops, cq_fid_install);
+    ofi_swaps_add(&cq->swaps, &fid->ops, cq_ops_install);
 }
 
 /* --- what is bound to it --------------------------------------------------------------------- */

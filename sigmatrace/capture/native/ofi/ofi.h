@@ -47,8 +47,17 @@ struct ofi_table {
 /* One swapped table of an object. */
 struct ofi_swap {
     void **place;         /* the pointer inside the fid */
-    struct ofi_table *table;
     void (*install)(void *ops);
+    struct ofi_table *table;
+};
+
+#define OFI_SWAPS_MAX 6
+
+/* All swapped tables of an object. */
+struct ofi_swaps {
+    void *owner;          /* its state */
+    size_t count;
+    struct ofi_swap swap[OFI_SWAPS_MAX];
 };
 
 static inline struct ofi_table *ofi_table_of(const void *ops)
@@ -64,9 +73,13 @@ static inline struct ofi_table *ofi_table_of(const void *ops)
             (ops)->member = (function);                                                           \
     } while (0)
 
-void ofi_swap_in(struct ofi_swap *swap, void *owner);
-void ofi_swap_out(struct ofi_swap *swap);
-void ofi_swap_free(struct ofi_swap *swap);
+/* Swaps the table that the pointer at `place` points to for a copy that `install` has changed. */
+void ofi_swaps_add(struct ofi_swaps *swaps, void *place, void (*install)(void *ops));
+/* out: the library sees its own tables until `in`. */
+void ofi_swaps_in(struct ofi_swaps *swaps);
+void ofi_swaps_out(struct ofi_swaps *swaps);
+/* The library's close of the object; when it succeeded, the tables are gone too. */
+int ofi_swaps_close(struct ofi_swaps *swaps, struct fid *fid);
 /* Patches a static table in place once; `marker` is the function whose presence says that it
  * is patched. Returns false when it cannot be written. */
 bool ofi_table_patch(void *ops, size_t marker_offset, void *marker, void (*install)(void *ops));
@@ -89,8 +102,7 @@ struct ofi_domain {
 #define OFI_CQ_CONNECTED (1ULL << 32)
 
 struct ofi_cq {
-    struct fid_cq *fid;
-    struct ofi_swap swaps[2];
+    struct ofi_swaps swaps;
     enum fi_cq_format format;
     uint32_t references;  /* the open queue itself, and endpoints bound to it */
     uint32_t transmits;   /* endpoints that report what they sent here */
@@ -107,7 +119,7 @@ struct ofi_cq {
 struct ofi_ep {
     struct fid_ep *fid;
     struct ofi_domain *domain;
-    struct ofi_swap swaps[6];
+    struct ofi_swaps swaps;
     struct ofi_cq *tx_cq, *rx_cq;
     uint32_t object;
     uint32_t order;       /* of the next posted receive */
