@@ -56,7 +56,7 @@ static void addresses_record(struct ofi_av *av, const struct fi_ops_av *inner,
 
 /* `used` in the arguments: a table lets the caller leave out the array of numbers, and counts
  * along. The library is then asked for them into an array of ours. */
-#define AV_INSERT(member, count, parameters, arguments)                                           \
+#define AV_INSERT(member, parameters, arguments, count)                                           \
     static int av_##member parameters                                                             \
     {                                                                                             \
         const struct ofi_table *table = ofi_table_of(fid->ops);                                   \
@@ -72,20 +72,23 @@ static void addresses_record(struct ofi_av *av, const struct fi_ops_av *inner,
         return result;                                                                            \
     }
 
-AV_INSERT(insert, count,
+AV_INSERT(insert,
           (struct fid_av *fid, const void *address, size_t count, fi_addr_t *addrs, uint64_t flags,
            void *context),
-          (fid, address, count, used, flags, context))
+          (fid, address, count, used, flags, context),
+          count)
 
-AV_INSERT(insertsvc, 1,
+AV_INSERT(insertsvc,
           (struct fid_av *fid, const char *node, const char *service, fi_addr_t *addrs,
            uint64_t flags, void *context),
-          (fid, node, service, used, flags, context))
+          (fid, node, service, used, flags, context),
+          1)
 
-AV_INSERT(insertsym, nodes * services,
+AV_INSERT(insertsym,
           (struct fid_av *fid, const char *node, size_t nodes, const char *service,
            size_t services, fi_addr_t *addrs, uint64_t flags, void *context),
-          (fid, node, nodes, service, services, used, flags, context))
+          (fid, node, nodes, service, services, used, flags, context),
+          nodes * services)
 
 static int av_remove(struct fid_av *fid, fi_addr_t *addrs, size_t count, uint64_t flags)
 {

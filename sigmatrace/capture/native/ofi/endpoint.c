@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ofi.h"
+#include "wrap.h"
 
 static struct ofi_ep *ep_owner(const struct fid *fid) { return ofi_table_of(fid->ops)->owner; }
 
@@ -124,31 +124,28 @@ static int ep_setopt(fid_t fid, int level, int name, const void *value, size_t s
     return result;
 }
 
-static int ep_tx_ctx(struct fid_ep *fid, int index, struct fi_tx_attr *attr, struct fid_ep **made,
-                     void *context)
+/* Contexts of a scalable endpoint. */
+static const struct fi_ops_ep *ep_original(const struct fid_ep *fid)
 {
-    const struct fi_ops_ep *original = ofi_table_of(fid->ops)->original;
-    struct ofi_ep *ep = ep_owner(&fid->fid);
-    uint8_t depth = st_enter();
-    int result = original->tx_ctx(fid, index, attr, made, context);
-    st_leave();
-    if (!result)
-        ofi_ep_wrap(ep->domain, *made, NULL, ep, ofi_deeper(depth, ep->depth));
-    return result;
+    return ofi_table_of(fid->ops)->original;
 }
 
-static int ep_rx_ctx(struct fid_ep *fid, int index, struct fi_rx_attr *attr, struct fid_ep **made,
-                     void *context)
+static void ep_context_wrap(const struct ofi_ep *parent, struct fid_ep *fid, uint8_t depth)
 {
-    const struct fi_ops_ep *original = ofi_table_of(fid->ops)->original;
-    struct ofi_ep *ep = ep_owner(&fid->fid);
-    uint8_t depth = st_enter();
-    int result = original->rx_ctx(fid, index, attr, made, context);
-    st_leave();
-    if (!result)
-        ofi_ep_wrap(ep->domain, *made, NULL, ep, ofi_deeper(depth, ep->depth));
-    return result;
+    ofi_ep_wrap(parent->domain, fid, NULL, parent, ofi_deeper(depth, parent->depth));
 }
+
+OFI_MAKE(ep_tx_ctx, ep_original(fid)->tx_ctx,
+         (struct fid_ep *fid, int index, struct fi_tx_attr *attr, struct fid_ep **made,
+          void *context),
+         (fid, index, attr, made, context),
+         ep_context_wrap(ep_owner(&fid->fid), *made, depth))
+
+OFI_MAKE(ep_rx_ctx, ep_original(fid)->rx_ctx,
+         (struct fid_ep *fid, int index, struct fi_rx_attr *attr, struct fid_ep **made,
+          void *context),
+         (fid, index, attr, made, context),
+         ep_context_wrap(ep_owner(&fid->fid), *made, depth))
 
 static void ep_ops_install(void *ops)
 {

@@ -8,22 +8,21 @@ struct region {
     uint64_t length_bytes, access;
 };
 
-static const struct fi_ops_mr *mr_original(struct fid *fid)
+static struct fid_domain *domain_of(struct fid *fid)
 {
-    struct fid_domain *domain = (struct fid_domain *)((char *)fid - offsetof(struct fid_domain, fid));
-    return ofi_table_original(domain->mr);
+    return (struct fid_domain *)((char *)fid - offsetof(struct fid_domain, fid));
 }
 
-static struct ofi_domain *mr_domain(struct fid *fid)
+static const struct fi_ops_mr *mr_original(struct fid *fid)
 {
-    return ofi_domain_find((struct fid_domain *)((char *)fid - offsetof(struct fid_domain, fid)));
+    return ofi_table_original(domain_of(fid)->mr);
 }
 
 /* Regions for local use alone are of no interest to anyone else, and may be many. */
 static void region_record(struct fid *fid, const struct fid_mr *mr, const struct region *region,
                           uint8_t depth)
 {
-    const struct ofi_domain *domain = mr_domain(fid);
+    const struct ofi_domain *domain = ofi_domain_find(domain_of(fid));
     if (!domain || ofi_deeper(depth, domain->depth) || ofi_mode == ST_MODE_AGGREGATE ||
         !(region->access & (FI_REMOTE_READ | FI_REMOTE_WRITE)))
         return;

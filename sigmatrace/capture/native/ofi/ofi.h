@@ -177,12 +177,40 @@ extern enum st_mode ofi_mode __attribute__((visibility("hidden")));
  * their siblings through the object's own table, and that is not a second operation. */
 extern __thread const void *ofi_busy __attribute__((visibility("hidden")));
 
+static inline uint8_t ofi_deeper(uint8_t a, uint8_t b) { return a > b ? a : b; }
+
+/* A recorded call of an object, from enter to leave. */
+struct ofi_frame {
+    const void *outer;
+    uint8_t depth;
+};
+
+/* `depth`: of the object. Returns false when the call is nested in another of the object: then
+ * it is not left. */
+static inline bool ofi_enter(struct ofi_frame *frame, const void *object, uint8_t depth)
+{
+    if (ofi_busy == object)
+        return false;
+    frame->outer = ofi_busy;
+    ofi_busy = object;
+    frame->depth = ofi_deeper(st_enter(), depth);
+    return true;
+}
+
+static inline void ofi_leave(const struct ofi_frame *frame)
+{
+    st_leave();
+    ofi_busy = frame->outer;
+}
+
+/* Records of mode aggregate have no times. */
+static inline uint64_t ofi_now(void) { return ofi_mode == ST_MODE_AGGREGATE ? 0 : st_now(); }
+
 struct ofi_call {
     struct ofi_ep *ep; /* NULL: not recorded */
-    const void *outer;
+    struct ofi_frame frame;
     uint64_t begin_tsc;
     struct st_channel *channel;
-    uint8_t depth;
 };
 
 /* An outgoing operation, and what of it the record needs. */
@@ -221,8 +249,6 @@ static inline uint64_t ofi_iov_bytes(const struct iovec *iov, size_t count)
         bytes += iov[i].iov_len;
     return bytes;
 }
-
-static inline uint8_t ofi_deeper(uint8_t a, uint8_t b) { return a > b ? a : b; }
 
 /* --- posted operations by context (pending.c) ---------------------------------------------------- */
 
