@@ -19,7 +19,7 @@
 
 #include "sigmatrace.h"
 
-/* --- names of the calls (calls.c) ------------------------------------------------------- */
+/* --- names of the calls (calls.c) ------------------------------------------------------------- */
 
 #define OFI_CALLS(X)                                                                              \
     X(fi_send) X(fi_sendv) X(fi_sendmsg) X(fi_inject) X(fi_senddata) X(fi_injectdata)             \
@@ -36,7 +36,7 @@
 enum ofi_call_name { OFI_CALLS(OFI_CALL_ENUM) OFI_CALL_COUNT };
 extern uint8_t ofi_call_number[OFI_CALL_COUNT];
 
-/* --- tables (table.c) --------------------------------------------------------------------- */
+/* --- tables (table.c) ------------------------------------------------------------------------- */
 
 struct ofi_table {
     void *owner;          /* state of the object whose table was swapped */
@@ -86,7 +86,7 @@ bool ofi_table_patch(void *ops, size_t marker_offset, void *marker, void (*insta
 /* The functions that stood in a patched table; NULL when it is not one. */
 const void *ofi_table_original(const void *ops);
 
-/* --- objects --------------------------------------------------------------------------------- */
+/* --- objects ---------------------------------------------------------------------------------- */
 
 /* Never freed: few, and found by the address of the fid. */
 struct ofi_domain {
@@ -250,7 +250,7 @@ static inline uint64_t ofi_iov_bytes(const struct iovec *iov, size_t count)
     return bytes;
 }
 
-/* --- posted operations by context (pending.c) ---------------------------------------------------- */
+/* --- posted operations by context (pending.c) ------------------------------------------------- */
 
 enum ofi_direction { OFI_RX, OFI_TX };
 
@@ -263,7 +263,7 @@ bool ofi_pending_take(uint16_t space, enum ofi_direction direction, const void *
 bool ofi_pending_peek(uint16_t space, enum ofi_direction direction, const void *context,
                       struct st_pending *value);
 
-/* --- completions (arrival.c) ------------------------------------------------------------------------ */
+/* --- completions (arrival.c) ------------------------------------------------------------------ */
 
 /* A completion entry of any format. */
 struct ofi_entry {

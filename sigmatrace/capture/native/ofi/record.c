@@ -110,6 +110,12 @@ void ofi_out_end(struct ofi_call *call, struct ofi_out *out, ssize_t result)
 
 /* --- receives ------------------------------------------------------------------------------ */
 
+/* Will a completion be read for it? */
+static bool in_reported(const struct ofi_ep *ep, const struct ofi_in *in)
+{
+    return ep->space && (!ep->selective_rx || (in->flags & FI_COMPLETION));
+}
+
 static uint64_t in_peer(const struct ofi_ep *ep, const struct ofi_in *in)
 {
     if (ep->connected)
@@ -147,7 +153,7 @@ void ofi_in_begin(struct ofi_call *call, const struct ofi_table *table, struct o
         return;
     if (!in->has_flags)
         in->flags = ep->rx_flags;
-    if (!ep->space || (ep->selective_rx && !(in->flags & FI_COMPLETION)))
+    if (!in_reported(ep, in))
         return;
     in->order = in_order(ep, in);
     const struct st_pending value = {
@@ -173,7 +179,7 @@ void ofi_in_end(struct ofi_call *call, struct ofi_in *in, ssize_t result)
         return;
     ofi_leave(&call->frame);
     if (!result) {
-        if ((!ep->space || (ep->selective_rx && !(in->flags & FI_COMPLETION))) && !call->frame.depth)
+        if (!in_reported(ep, in) && !call->frame.depth)
             st_lost("receive without completion queue entry", 1);
         return;
     }
