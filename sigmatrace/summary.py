@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,8 @@ def _clocks(run: Run) -> Iterator[str]:
     calibrated = run.column("clock_quality", "calibrated")
     error = run.column("clock_quality", "error_ns")
     good = error[calibrated & np.isfinite(error)]
-    worst = f", error at most {good.max() / 1e3:.1f} us within a host" if good.size else ""
+    limit = count_text(math.ceil(good.max(initial=0)))
+    worst = f", error at most {limit} ns within a host" if good.size else ""
     yield f"clocks     {int(calibrated.sum())} of {calibrated.size} calibrated{worst}"
 
 

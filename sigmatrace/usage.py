@@ -27,6 +27,6 @@ Flags
   --debug              show tracebacks
   --version, --help
 
-Exit codes: 0 done, 1 own bug, 2 option, 3 no run, 4 not a trace file, 5 several runs mixed,
+Exit codes: 0 done, 1 own bug, 2 option, 3 no run, 4 unknown version, 5 several runs mixed,
 6 output, 7 stages do not fit, 8 data lost and strict=true, 130 interrupted
 """

@@ -10,13 +10,23 @@ from hypothesis import strategies as st
 
 from sigmatrace.export.perfetto import OUTPUT, PerfettoExporter
 from sigmatrace.schema import EVENT_TABLES, INDEX_TABLES, STAGE_TABLES, Fate, MarkKind, Op, OpFlag
-from tests.perfetto_inputs import BASE, BIN, OUTER, export, partition, receive, run, send
+from tests.perfetto_inputs import (
+    BASE,
+    BIN,
+    OUTER,
+    event_columns,
+    export,
+    partition,
+    receive,
+    run,
+    send,
+)
 from tests.perfetto_replay import replay
 
 SLICES = """
 select s.ts, s.dur, s.name, s.depth, t.name as thread, t.tid, p.pid, p.name as process,
        k.name as track,
-       extract_arg(s.arg_set_id, 'debug.size') as size,
+       extract_arg(s.arg_set_id, 'debug.size_bytes') as size,
        extract_arg(s.arg_set_id, 'debug.peer') as peer,
        extract_arg(s.arg_set_id, 'debug.unmatched') as unmatched,
        extract_arg(s.arg_set_id, 'debug.status') as status,
@@ -71,10 +81,10 @@ def test_names_arguments_and_owners(load):
     )
     keys = ("ts", "name", "thread", "tid", "process", "size", "peer", "unmatched", "failed")
     assert [tuple(row[key] for key in keys) for row in tp.query(SLICES)] == [
-        (10, "fi_send", "main", 100, "rank 0 (a, pid 100)", 2**40, "rank 1", None, None),
-        (20, "send", "main", 100, "rank 0 (a, pid 100)", 8, None, "peer not traced", None),
-        (30, "fi_send", "main", 100, "rank 0 (a, pid 100)", None, "rank 1", None, 1),
-        (40, "fi_recv", "thread 201", 201, "rank 1 (b, pid 200)", 8, "rank 0", None, None),
+        (10, "fi_send", "main", 100, "rank 0 (a)", 2**40, "rank 1", None, None),
+        (20, "send", "main", 100, "rank 0 (a)", 8, None, "peer not traced", None),
+        (30, "fi_send", "main", 100, "rank 0 (a)", None, "rank 1", None, 1),
+        (40, "fi_recv", "thread 201", 201, "rank 1 (b)", 8, "rank 0", None, None),
     ]
     assert exported.counts["slices"] == 3
     assert exported.counts["instants"] == 1
@@ -225,9 +235,9 @@ def test_regions_instants_and_counters_of_the_program(load):
     assert [
         (row["ts"], row["value"], row["name"], row["process"]) for row in tp.query(COUNTERS)
     ] == [
-        (25, 1.5, "load", "rank 0 (a, pid 100)"),
-        (80, 3.0, "load", "rank 0 (a, pid 100)"),
-        (26, -2.0, "load", "rank 1 (b, pid 200)"),
+        (25, 1.5, "load", "rank 0 (a)"),
+        (80, 3.0, "load", "rank 0 (a)"),
+        (26, -2.0, "load", "rank 1 (b)"),
     ]
     assert exported.counts["regions_open"] == exported.counts["regions_stray_ends"] == 1
 
@@ -264,7 +274,7 @@ def test_processes_with_the_same_pid_stay_apart(load):
     tp, _ = load(partition(0, ops), of=run(processes, threads))
     rows = tp.query(SLICES)
     assert [(row["process"], row["thread"]) for row in rows] == [
-        (f"rank {n} (h{n}, pid 77)", f"t{k}") for n in range(3) for k in range(2)
+        (f"rank {n} (h{n}{', pid 77' if n else ''})", f"t{k}") for n in range(3) for k in range(2)
     ]
     assert len({row["pid"] for row in rows}) == 3
     mains = "select t.name from thread t join process using (upid) where is_main_thread and pid > 0"
@@ -319,7 +329,7 @@ def test_no_order_of_calls_makes_slices_exchange_their_ends(tmp_path_factory, ca
     export(folder, parts)
     zero = min([0, *(t for _, t, _ in calls)])
     found = replay((folder / OUTPUT).read_bytes())
-    assert sorted((s.begin + zero, s.end + zero, s.args["size"]) for s in found) == sorted(
+    assert sorted((s.begin + zero, s.end + zero, s.args["size_bytes"]) for s in found) == sorted(
         (t, t + length, t % 64) for _, t, length in calls
     )
 
@@ -334,10 +344,7 @@ def test_a_large_run_costs_at_most_fifty_bytes_a_call_with_size_and_flow(tmp_pat
 
 
 def test_declared_columns_exist_with_these_types():
-    known = {**INDEX_TABLES}
-    for tables in (EVENT_TABLES, STAGE_TABLES):
-        for name, columns in tables.items():
-            known[name] = {**known.get(name, {}), **columns}
+    known = {**INDEX_TABLES, **STAGE_TABLES, **{name: event_columns(name) for name in EVENT_TABLES}}
     for name, columns in PerfettoExporter.requires.items():
         assert columns.items() <= known[name].items()
 
