@@ -124,12 +124,12 @@ static int ep_setopt(fid_t fid, int level, int name, const void *value, size_t s
     return result;
 }
 
-/* Contexts of a scalable endpoint. */
 static const struct fi_ops_ep *ep_original(const struct fid_ep *fid)
 {
     return ofi_table_of(fid->ops)->original;
 }
 
+/* A context of a scalable endpoint. */
 static void ep_context_wrap(const struct ofi_ep *parent, struct fid_ep *fid, uint8_t depth)
 {
     ofi_ep_wrap(parent->domain, fid, NULL, parent, ofi_deeper(depth, parent->depth));
