@@ -6,21 +6,9 @@ bool ofi_lasting_receives;
 
 static bool call_enter(struct ofi_call *call, struct ofi_ep *ep)
 {
-    call->ep = NULL;
-    if (ofi_busy == ep)
-        return false;
-    call->ep = ep;
-    call->outer = ofi_busy;
+    call->ep = ofi_enter(&call->frame, ep, ep->depth) ? ep : NULL;
     call->channel = NULL;
-    ofi_busy = ep;
-    call->depth = ofi_deeper(st_enter(), ep->depth);
-    return true;
-}
-
-static void call_leave(const struct ofi_call *call)
-{
-    st_leave();
-    ofi_busy = call->outer;
+    return call->ep;
 }
 
 static struct st_channel *out_channel(const struct ofi_ep *ep, const struct ofi_out *out)
@@ -61,8 +49,7 @@ static void out_file(struct ofi_call *call, struct ofi_out *out)
         .kind = out->kind,
         .call = ofi_call_number[out->name],
     };
-    out->filed =
-        ofi_pending_put(ep->tx_cq->space, OFI_TX, out->context, &value);
+    out->filed = ofi_pending_put(ep->tx_cq->space, OFI_TX, out->context, &value);
 }
 
 void ofi_out_begin(struct ofi_call *call, const struct ofi_table *table, struct ofi_out *out)
@@ -81,7 +68,7 @@ void ofi_out_begin(struct ofi_call *call, const struct ofi_table *table, struct 
         out->predicted = __atomic_load_n(&call->channel->ordinal, __ATOMIC_RELAXED);
         out_file(call, out);
     }
-    call->begin_tsc = ofi_mode == ST_MODE_AGGREGATE ? 0 : st_now();
+    call->begin_tsc = ofi_now();
 }
 
 static void out_refile(struct ofi_call *call, struct ofi_out *out, uint32_t ordinal)
@@ -100,7 +87,7 @@ void ofi_out_end(struct ofi_call *call, struct ofi_out *out, ssize_t result)
     if (!call->ep)
         return;
     uint64_t end_tsc = ofi_mode == ST_MODE_FULL ? st_now() : 0;
-    call_leave(call);
+    ofi_leave(&call->frame);
     if (result) {
         if (out->filed)
             ofi_pending_undo(call->ep->tx_cq->space, OFI_TX, out->context);
@@ -113,7 +100,7 @@ void ofi_out_end(struct ofi_call *call, struct ofi_out *out, ssize_t result)
     if (out->filed && ordinal != out->predicted)
         out_refile(call, out, ordinal);
     st_op(call->begin_tsc, out->size_bytes, channel->id, ordinal, out->op,
-          ofi_call_number[out->name], call->depth, out->record_flags,
+          ofi_call_number[out->name], call->frame.depth, out->record_flags,
           end_tsc ? st_span(call->begin_tsc, end_tsc) : 0);
     if (ofi_mode == ST_MODE_FULL)
         for (size_t i = 0; i < out->target_count; i++)
@@ -122,6 +109,12 @@ void ofi_out_end(struct ofi_call *call, struct ofi_out *out, ssize_t result)
 }
 
 /* --- receives ------------------------------------------------------------------------------ */
+
+/* Will a completion be read for it? */
+static bool in_reported(const struct ofi_ep *ep, const struct ofi_in *in)
+{
+    return ep->space && (!ep->selective_rx || (in->flags & FI_COMPLETION));
+}
 
 static uint64_t in_peer(const struct ofi_ep *ep, const struct ofi_in *in)
 {
@@ -160,7 +153,7 @@ void ofi_in_begin(struct ofi_call *call, const struct ofi_table *table, struct o
         return;
     if (!in->has_flags)
         in->flags = ep->rx_flags;
-    if (!ep->space || (ep->selective_rx && !(in->flags & FI_COMPLETION)))
+    if (!in_reported(ep, in))
         return;
     in->order = in_order(ep, in);
     const struct st_pending value = {
@@ -184,9 +177,9 @@ void ofi_in_end(struct ofi_call *call, struct ofi_in *in, ssize_t result)
     struct ofi_ep *ep = call->ep;
     if (!ep)
         return;
-    call_leave(call);
+    ofi_leave(&call->frame);
     if (!result) {
-        if ((!ep->space || (ep->selective_rx && !(in->flags & FI_COMPLETION))) && !call->depth)
+        if (!in_reported(ep, in) && !call->frame.depth)
             st_lost("receive without completion queue entry", 1);
         return;
     }
