@@ -70,12 +70,12 @@ def partition(
     marks: Sequence[dict[str, Any]] = (),
 ) -> Partition:
     """Return a partition; ``t`` of a row is its time after ``BASE`` in ns."""
-    rows = {"ops": ops, "completions": completions, "marks": marks}
+    rows = {"ops": ops, "completions": completions, "marks": marks, "targets": (), "aggregates": ()}
     return Partition(
         number,
         {
             name: table(
-                {**EVENT_TABLES[name], **STAGE_TABLES[name]},
+                {**EVENT_TABLES[name], **STAGE_TABLES.get(name, {})},
                 [{"t_ns": BASE + row["t"], **row} for row in given],
             )
             for name, given in rows.items()

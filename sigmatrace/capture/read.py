@@ -73,20 +73,27 @@ class ReadLoss:
         chunks: Chunks that could not be read.
         unknown_channel: Records whose channel record is lost; they are in the tables.
         bad_channel: Records, by (proc, schema), whose channel does not exist; they are left out.
-        unused_rows: Aggregate rows that were never used; they are no records.
+        unused: Aggregate rows, by (proc, schema), that were never used.
+        operations: Operations that the aggregate rows in the tables stand for.
+        operation_bytes: Bytes of these operations.
     """
 
     read: Counter[tuple[int, int]] = field(default_factory=Counter)
     chunks: list[LostChunk] = field(default_factory=list)
     unknown_channel: int = 0
     bad_channel: Counter[tuple[int, int]] = field(default_factory=Counter)
-    unused_rows: int = 0
+    unused: Counter[tuple[int, int]] = field(default_factory=Counter)
+    operations: int = 0
+    operation_bytes: int = 0
 
     def add(self, proc: int, schema: Schema, added: Added) -> None:
         """Count what became of the records of a chunk."""
         self.read[proc, int(schema)] += added.rows
         self.unknown_channel += added.unknown_channel
-        self.unused_rows += added.unused
+        self.operations += added.operations
+        self.operation_bytes += added.size_bytes
+        if added.unused:
+            self.unused[proc, int(schema)] += added.unused
         if added.bad_channel:
             self.bad_channel[proc, int(schema)] += added.bad_channel
 
@@ -97,7 +104,9 @@ class ReadLoss:
             self.chunks + other.chunks,
             self.unknown_channel + other.unknown_channel,
             self.bad_channel + other.bad_channel,
-            self.unused_rows + other.unused_rows,
+            self.unused + other.unused,
+            self.operations + other.operations,
+            self.operation_bytes + other.operation_bytes,
         )
 
 

@@ -94,7 +94,7 @@ def test_aggregate_rows_are_taken_from_the_ring(tmp_path: Path) -> None:
     (tmp_path / RING_NAME).write_bytes(ring_file([(Schema.AGGREGATE, 7, 0, rows)], capacity=8))
     loaded = load_folder(tmp_path)
     assert loaded.column("aggregates", "count").tolist() == [3, 4]
-    assert loaded.account.unused_rows == 6
+    assert loaded.account.schemas["aggregate"].unused_open == 6
     assert loaded.account.schemas["aggregate"].read_open == 2
 
 
