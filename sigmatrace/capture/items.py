@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import msgpack
-import numpy as np
 
 from sigmatrace.capture.crc import crc32c
 from sigmatrace.capture.view import FileView
@@ -140,8 +139,8 @@ def body(data: FileData, span: Span) -> dict[str, Any]:
     return decoded
 
 
-def is_intact(item: bytes | np.ndarray) -> bool:
-    """Return whether the item that these bytes are (u1, if an array) has a right checksum."""
+def is_intact(item: bytes | memoryview) -> bool:
+    """Return whether the item that these bytes are has a right checksum."""
     stored = _PREFIX.unpack_from(item)[2]
     return bool(stored == crc32c(memoryview(item)[_CRC_FROM:]))
 

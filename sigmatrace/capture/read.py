@@ -249,4 +249,4 @@ def _fetch(data: FileView, chunk: ChunkRow, raw: np.ndarray) -> str:
         segment = ring.Segment(chunk.offset, *key)
         data.forget()
         return "" if ring.is_unchanged(data, segment) else "ring changed"
-    return "" if chunk.checked or items.is_intact(raw) else items.DAMAGED
+    return "" if chunk.checked or items.is_intact(raw.data) else items.DAMAGED
