@@ -71,6 +71,10 @@ def _matching(book: Mapping[str, Any]) -> Iterator[str]:
         for reason, count in match[f"{what}_unmatched"].items():
             if count:
                 yield f"             {count_text(count)} {reason.replace('_', ' ')}"
+    backwards = book["exports"].get("perfetto", {}).get("flows_backwards", 0)
+    if backwards:
+        shown = count_text(backwards)
+        yield f"             {shown} without an arrow: received before sent (clocks)"
     if match["one_sided"]:
         yield f"one-sided  {count_text(match['one_sided'])}"
 
