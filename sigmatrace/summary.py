@@ -48,6 +48,8 @@ def _events(run: Run, book: Mapping[str, Any]) -> Iterator[str]:
     shown = {"op": "operations", "completion": "completions", "mark": "marks", "target": "targets",
              "aggregate": "aggregate rows"}  # fmt: skip
     parts = [f"{count_text(counts[key])} {word}" for key, word in shown.items() if counts[key]]
+    if counts["aggregate"]:
+        parts[-1] += f" for {count_text(book['capture']['aggregated_operations'])} operations"
     processes = run.tables["processes"]
     hosts = len(set(processes.column("host").to_pylist()))
     yield (
@@ -60,6 +62,9 @@ def _matching(book: Mapping[str, Any]) -> Iterator[str]:
     match = book["stages"].get("match")
     if not match:
         return
+    if not match["ops"] and book["records"]["aggregate"]["found"]:
+        yield "matched    nothing: mode aggregate keeps no single messages"
+        return
     for what in ("sends", "receives"):
         total, good = match[what], match[f"{what}_matched"]
         share = f" ({100 * good / total:.1f} %)" if total else ""
@@ -67,6 +72,10 @@ def _matching(book: Mapping[str, Any]) -> Iterator[str]:
         for reason, count in match[f"{what}_unmatched"].items():
             if count:
                 yield f"             {count_text(count)} {reason.replace('_', ' ')}"
+    backwards = book["exports"].get("perfetto", {}).get("flows_backwards", 0)
+    if backwards:
+        shown = count_text(backwards)
+        yield f"             {shown} without an arrow: received before sent (clocks)"
     if match["one_sided"]:
         yield f"one-sided  {count_text(match['one_sided'])}"
 
@@ -74,9 +83,6 @@ def _matching(book: Mapping[str, Any]) -> Iterator[str]:
 def _losses(book: Mapping[str, Any]) -> Iterator[str]:
     found = ledger.losses(book)
     yield f"lost       {'; '.join(found) if found else 'nothing'}"
-    open_files = book["capture"]["open_files"]
-    if open_files:
-        yield f"             {open_files} files have no end: killed, cut, or still running"
 
 
 def _clocks(run: Run) -> Iterator[str]:
