@@ -13,6 +13,8 @@ static bool reading_begin(struct reading *reading, struct ofi_cq *cq)
 {
     if (ofi_busy == cq) /* sread reaches read through the queue's own table */
         return false;
+    if (cq->shared)
+        st_owner_claim(&cq->reader, &ofi_busy);
     reading->cq = cq;
     reading->outer = ofi_busy;
     ofi_busy = cq;
