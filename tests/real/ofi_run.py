@@ -15,8 +15,9 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "native"))
 
-from listening import free_port, wait_listening  # noqa: E402
 from plain_reader import Rank, read_all  # noqa: E402
+
+from tests.listening import free_port, wait_listening  # noqa: E402
 
 NATIVE = HERE.parents[1] / "sigmatrace" / "capture" / "native"
 HOOK = "libofi_hook_sigmatrace-fi.so"

@@ -15,17 +15,17 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from listening import free_port
 
 from sigmatrace import api
 from sigmatrace.schema import Fate, Op
+from tests.listening import free_port
 from tests.trace_processor import TraceProcessor
 
 pytestmark = pytest.mark.real
 
 CAPTURE = Path(sys.executable).with_name("sigmatrace-capture")
 
-PAIR = Path(__file__).with_name("pair.py")
+PAIR = Path(__file__).parents[1] / "pair.py"
 MODES = ("simple", "full")
 ONE_SIDED = (Op.PUT, Op.GET, Op.ATOMIC, Op.ATOMIC_FETCH)
 

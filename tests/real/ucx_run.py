@@ -14,9 +14,10 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "native"))
 
-from listening import free_port, wait_listening  # noqa: E402
 from native_run import NATIVE, environment  # noqa: E402
 from plain_reader import Rank, read_all  # noqa: E402
+
+from tests.listening import free_port, wait_listening  # noqa: E402
 
 KINDS = {1: "MSG", 2: "TAG", 3: "RMA", 4: "AM", 5: "STREAM"}
 DIRS = {1: "OUT", 2: "IN"}
