@@ -97,6 +97,35 @@ static inline uint32_t st_ordinal_next(struct st_channel *channel, bool shared)
     return k;
 }
 
+/* --- who uses a stream of operations -------------------------------------------------------- */
+
+/* One word for each stream in which order is kept (an endpoint's sends, the receives posted on
+ * it): 0, the one thread that has used it so far, or ST_SEVERAL, which stays. Claimed before the
+ * library is called, asked after the ordinal is taken, it tells every operation that may have
+ * changed places with another's: for that, the later of the two must have been accepted before
+ * the earlier one's ordinal was taken, so both threads had claimed by then, and both see it. What
+ * the first thread recorded before the second came was in order and is not marked. What remains
+ * is caution alone: threads that take turns, ordered by the program's own locks, count as several.
+ * A thread is known by the address of a variable of its own; one that gets the address of an ended
+ * thread comes after it, in order, and counts as the same. */
+#define ST_SEVERAL ((uintptr_t)1)
+
+static inline void st_owner_claim(uintptr_t *owner, const void *self)
+{
+    uintptr_t now = __atomic_load_n(owner, __ATOMIC_RELAXED), none = 0;
+    if (now != (uintptr_t)self && now != ST_SEVERAL &&
+        !__atomic_compare_exchange_n(owner, &none, (uintptr_t)self, false, __ATOMIC_RELAXED,
+                                     __ATOMIC_RELAXED))
+        __atomic_store_n(owner, ST_SEVERAL, __ATOMIC_RELAXED);
+    __atomic_thread_fence(__ATOMIC_RELEASE); /* before the ordinal, which another takes after */
+}
+
+static inline bool st_owner_several(const uintptr_t *owner)
+{
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    return __atomic_load_n(owner, __ATOMIC_RELAXED) == ST_SEVERAL;
+}
+
 /* --- records (hot) ---------------------------------------------------------------------- */
 
 static inline uint64_t st_now(void) { return __rdtsc(); }
