@@ -102,6 +102,9 @@ class LostChunk(NamedTuple):
     reason: str
 
 
+_NO_CHANNELS = np.empty(0, RECORDS[Schema.CHANNEL])
+
+
 @dataclass
 class FileIndex:
     """What is in a rank file (and its ring file), without the data of events.
@@ -129,9 +132,9 @@ class FileIndex:
     problem: str = ""
     header: Header = field(default_factory=lambda: Header("", -1, 0))
     chunks: np.ndarray = field(default_factory=lambda: np.empty(0, CHUNK))
-    channels: np.ndarray = field(default_factory=lambda: np.empty(0, RECORDS[Schema.CHANNEL]))
+    channels: np.ndarray = field(default_factory=lambda: _NO_CHANNELS)
     channel_rows: int = 0
-    tables: dict[str, pa.Table] = field(default_factory=lambda: object_tables({}, ""))
+    tables: dict[str, pa.Table] = field(default_factory=lambda: object_tables({}, _NO_CHANNELS, ""))
     threads: dict[int, str] = field(default_factory=dict)
     clocks: list[tuple[int, int, int, str]] = field(default_factory=list)
     end: End | None = None
@@ -272,7 +275,7 @@ class _Builder:
             rows = np.concatenate(self.channels)
             index.channel_rows = len(rows)
             index.channels = rows[np.unique(rows["id"], return_index=True)[1]]
-        index.tables = object_tables(self.objects, header.host)
+        index.tables = object_tables(self.objects, index.channels, header.host)
         index.threads = thread_names(self.objects)
         return index
 
