@@ -26,13 +26,13 @@ static struct st_rows *add_level(struct st_thread *thread)
     for (uint32_t i = 0; i < thread->level_count && capacity < LAST_ROWS; i++)
         capacity *= 8;
     struct st_area *area =
-        st_area_take(ST_SCHEMA_AGGREGATE, thread->tid, thread->seq[ST_SCHEMA_AGGREGATE],
-                     sizeof(struct st_aggregate_record), capacity);
+        st_area_take(thread, ST_SCHEMA_AGGREGATE, thread->seq[ST_SCHEMA_AGGREGATE], capacity, false);
     if (!area)
         return NULL;
+    memset(area->base + ST_RECORDS_AT, 0, capacity * sizeof(struct st_aggregate_record));
     thread->seq[ST_SCHEMA_AGGREGATE]++;
     *level = (struct st_rows){(void *)(area->base + ST_RECORDS_AT), capacity - 1, area};
-    ((struct st_control *)area->base)->count = capacity;
+    st_area_control(area)->count = capacity;
     __atomic_store_n(&thread->level_count, thread->level_count + 1, __ATOMIC_RELEASE);
     return level;
 }
@@ -102,7 +102,7 @@ void st_aggregate_add(uint64_t size_bytes, uint32_t channel, uint8_t op, uint8_t
 /* Writes the rows that are in use, and empties the level. */
 static bool write_level(struct st_thread *thread, struct st_rows *level)
 {
-    struct st_control *control = (struct st_control *)level->area->base;
+    struct st_control *control = st_area_control(level->area);
     size_t size = ST_FRAME_BYTES + (level->mask + 1) * sizeof(struct st_aggregate_record);
     uint8_t *buffer = st_map(size);
     if (!buffer)

@@ -141,6 +141,8 @@ static void read_all(void)
     copy(config.clock, sizeof(config.clock), getenv("SIGMATRACE_CLOCK"));
     config.segment_bytes = (uint32_t)number("SIGMATRACE_SEGMENT_KIB", 256, 4, 32 << 10) << 10;
     config.max_channels = (uint32_t)number("SIGMATRACE_MAX_CHANNELS", 1 << 20, 1, 1 << 22);
+    const char *writer = getenv("SIGMATRACE_WRITER");
+    config.write_inline = writer && !strcmp(writer, "inline");
     read_rank();
 }
 

@@ -164,6 +164,7 @@ static bool revive(bool may_close)
     bool was_open = st_process.state == ST_STATE_OPEN || st_process.state == ST_STATE_OPENING;
     st_writer_forked(may_close);
     st_ring_forked(may_close);
+    st_background_forked(may_close); /* a raw clone's child may not create threads */
     st_threads_forked();
     st_chunk_forked();
     st_channels_forked();
@@ -247,6 +248,7 @@ void st_flush(void)
     if (__atomic_exchange_n(&thread->busy, 1, __ATOMIC_ACQ_REL))
         return; /* a signal handler inside a record */
     st_thread_flush(thread);
+    st_background_wait(thread);
     __atomic_store_n(&thread->busy, 0, __ATOMIC_RELEASE);
 }
 
@@ -294,11 +296,13 @@ static void __attribute__((destructor)) end(void)
         return;
     struct st_thread *self = st_thread_known();
     bool whole = true;
+    st_background_end();
     for (struct st_thread *thread = st_thread_first(); thread; thread = thread->all) {
         if (thread != self)
             let_end(thread);
         whole &= st_thread_flush(thread);
         whole &= st_aggregate_flush(thread);
+        whole &= st_background_wait(thread);
     }
     st_clock_emit();
     const char *reason = __atomic_load_n(&st_process.reason, __ATOMIC_ACQUIRE);

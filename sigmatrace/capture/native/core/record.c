@@ -8,7 +8,9 @@ static __attribute__((noinline, cold)) bool make_room(struct st_thread *thread, 
 {
     struct st_segment *segment = &thread->segments[schema];
     st_clock_check();
-    bool done = segment->area ? st_segment_flush(thread, schema) : st_segment_make(thread, schema);
+    bool done = !segment->area ? st_segment_make(thread, schema)
+                               : st_segment_hand_over(thread, schema) ||
+                                     st_segment_flush(thread, schema);
     if (done && segment->control->count < segment->capacity)
         return true;
     segment->control->dropped = ++thread->dropped[schema];
