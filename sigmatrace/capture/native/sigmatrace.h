@@ -86,7 +86,16 @@ struct st_channel {
     uint32_t id;
     uint32_t ordinal; /* of the next operation */
 };
-ST_API struct st_channel *st_channel_get(const struct st_channel_key *key);
+ST_API struct st_channel *st_channel_find(uint64_t kind, uint64_t peer, uint64_t tag,
+                                          uint64_t data, bool shared);
+
+/* Inline, so that the key stays in registers: no stores that are read again at once. */
+static inline struct st_channel *st_channel_get(const struct st_channel_key *key)
+{
+    uint64_t kind = key->object | (uint64_t)key->kind << 32 | (uint64_t)key->dir << 40 |
+                    (uint64_t)key->layer << 48 | (uint64_t)key->flags << 56;
+    return st_channel_find(kind, key->peer, key->tag, key->data, key->shared);
+}
 
 static inline uint32_t st_ordinal_next(struct st_channel *channel, bool shared)
 {

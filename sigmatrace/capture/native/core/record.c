@@ -82,21 +82,55 @@ ST_INLINE void tick(uint64_t t_tsc)
         st_clock_check();
 }
 
-void st_op(uint64_t t_tsc, uint64_t size_bytes, uint32_t channel, uint32_t ordinal, uint8_t op,
-           uint8_t call, uint8_t depth, uint8_t flags, uint32_t aux)
+/* What st_op does when it is not as usual: no segment, a full one, a signal handler, a fork. */
+static __attribute__((noinline, cold)) void op_slow(uint64_t t_tsc, uint64_t size_bytes,
+                                                    uint32_t channel, uint32_t ordinal, uint8_t op,
+                                                    uint8_t call, uint8_t depth, uint8_t flags,
+                                                    uint32_t aux)
 {
-    if (ST_UNLIKELY(st_process.aggregates)) {
-        st_aggregate_add(size_bytes, channel, op, depth);
-        return;
-    }
     struct st_thread *thread = enter(ST_SCHEMA_OP);
-    if (ST_UNLIKELY(!thread))
+    if (!thread)
         return;
     struct st_op_record *record = slot(thread, ST_SCHEMA_OP);
     *record = (struct st_op_record){t_tsc, size_bytes, channel, ordinal, op, call, depth, flags,
                                     aux};
     leave(thread, ST_SCHEMA_OP);
     tick(t_tsc);
+}
+
+/* enter, slot and leave by hand, without a call in the middle: no register has to be saved. */
+void st_op(uint64_t t_tsc, uint64_t size_bytes, uint32_t channel, uint32_t ordinal, uint8_t op,
+           uint8_t call, uint8_t depth, uint8_t flags, uint32_t aux)
+{
+    struct st_thread *thread = st_local.thread;
+    if (ST_UNLIKELY(st_process.aggregates)) {
+        st_aggregate_add(size_bytes, channel, op, depth);
+        return;
+    }
+    if (ST_UNLIKELY(st_local.generation != st_page->generation || thread->busy)) {
+        op_slow(t_tsc, size_bytes, channel, ordinal, op, call, depth, flags, aux);
+        return;
+    }
+    thread->busy = 1;
+    ST_BARRIER();
+    struct st_segment *segment = &thread->segments[ST_SCHEMA_OP];
+    struct st_control *control = segment->control;
+    uint64_t count = control->count;
+    if (ST_UNLIKELY(count >= segment->capacity)) {
+        thread->busy = 0;
+        ST_BARRIER();
+        op_slow(t_tsc, size_bytes, channel, ordinal, op, call, depth, flags, aux);
+        return;
+    }
+    struct st_op_record *record = (struct st_op_record *)segment->records + count;
+    *record = (struct st_op_record){t_tsc, size_bytes, channel, ordinal, op, call, depth, flags,
+                                    aux};
+    ST_BARRIER(); /* the record is there before the count says so */
+    __atomic_store_n(&control->count, count + 1, __ATOMIC_RELEASE);
+    ST_BARRIER();
+    thread->busy = 0;
+    if (ST_UNLIKELY(t_tsc >= st_page->deadline))
+        st_clock_check();
 }
 
 void st_completion(uint64_t t_tsc, uint64_t size_bytes, uint32_t channel, uint32_t ordinal,
