@@ -113,8 +113,16 @@ static inline uint64_t st_now(void) { return __rdtsc(); }
 /* Each stores one record in the calling thread's segment (or, in mode aggregate, adds st_op
  * to the thread's counters). `aux`: format.md 2.1;
  * the span of a call comes from st_span. */
-ST_API void st_op(uint64_t t_tsc, uint64_t size_bytes, uint32_t channel, uint32_t ordinal,
-                  uint8_t op, uint8_t call, uint8_t depth, uint8_t flags, uint32_t aux);
+ST_API void st_op_store(uint64_t t_tsc, uint64_t size_bytes, uint64_t where, uint64_t what);
+
+/* Inline, so that the fields, many of them constants, go as four words in registers. */
+static inline void st_op(uint64_t t_tsc, uint64_t size_bytes, uint32_t channel, uint32_t ordinal,
+                         uint8_t op, uint8_t call, uint8_t depth, uint8_t flags, uint32_t aux)
+{
+    st_op_store(t_tsc, size_bytes, channel | (uint64_t)ordinal << 32,
+                op | (uint64_t)call << 8 | (uint64_t)depth << 16 | (uint64_t)flags << 24 |
+                    (uint64_t)aux << 32);
+}
 ST_API void st_completion(uint64_t t_tsc, uint64_t size_bytes, uint32_t channel, uint32_t ordinal,
                           int32_t status, uint8_t op, uint8_t call, uint8_t depth, uint8_t flags);
 ST_API void st_target(uint64_t raddr, uint64_t rkey, uint64_t context, uint32_t channel,

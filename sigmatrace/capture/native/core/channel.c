@@ -152,11 +152,8 @@ static __attribute__((noinline)) struct st_channel *find_slow(uint64_t kind, uin
         st_process_refuse("operation after the recording had stopped");
         return NULL;
     }
-    struct key key = {kind, peer, tag, data, shared};
-    if (st_process.aggregates) {
-        key.tag = key.data = 0;
-        key.kind &= ~TAG_FLAGS;
-    }
+    uint64_t keep = st_process.keep_tags;
+    struct key key = {kind & (keep | ~TAG_FLAGS), peer, tag & keep, data & keep, shared};
     struct st_channel *channel = look_up(&key, st_config()->max_channels, &failed);
     if (ST_LIKELY(channel != NULL))
         return channel;
@@ -174,8 +171,8 @@ struct st_channel *st_channel_find(uint64_t kind, uint64_t peer, uint64_t tag, u
     struct level *first = __atomic_load_n(&levels[0], __ATOMIC_ACQUIRE);
     if (ST_UNLIKELY(!st_page->generation || !first))
         return find_slow(kind, peer, tag, data, shared);
-    bool plain = st_process.aggregates;
-    uint64_t hash = plain ? hash_of(kind & ~TAG_FLAGS, peer, 0, 0) : hash_of(kind, peer, tag, data);
+    uint64_t keep = st_process.keep_tags;
+    uint64_t hash = hash_of(kind & (keep | ~TAG_FLAGS), peer, tag & keep, data & keep);
     struct st_channel *likely = &first->slots[hash & first->mask];
     if (ST_LIKELY(__atomic_load_n(&likely->hash, __ATOMIC_ACQUIRE) == hash))
         return likely;

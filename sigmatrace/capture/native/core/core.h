@@ -52,6 +52,7 @@ struct st_process {
     bool stopped, reopen, aggregates;
     uint32_t pid;
     uint64_t generation, start_ns;
+    uint64_t keep_tags; /* all ones; 0 in mode aggregate, whose channels leave tag and data out */
     const char *reason; /* of the failure */
     char path[1400], ring_path[1400], host[65];
 };

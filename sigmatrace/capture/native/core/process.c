@@ -139,6 +139,7 @@ void st_process_files_begin(void)
     st_process.reopen = false;
     st_process.generation++;
     st_process.aggregates = st_config()->mode == ST_MODE_AGGREGATE;
+    st_process.keep_tags = st_process.aggregates ? 0 : UINT64_MAX;
     if (open_files()) {
         st_clock_emit();
         st_channels_emit(); /* of the parent: pointers to them may be kept in layers */

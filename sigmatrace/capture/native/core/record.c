@@ -82,33 +82,36 @@ ST_INLINE void tick(uint64_t t_tsc)
         st_clock_check();
 }
 
-/* What st_op does when it is not as usual: no segment, a full one, a signal handler, a fork. */
+/* The four words of an op record as they lie in memory. */
+struct op_words {
+    uint64_t t_tsc, size_bytes, where, what;
+};
+
+_Static_assert(sizeof(struct op_words) == sizeof(struct st_op_record), "the same record");
+
+/* What is not as usual: no segment, a full one, a signal handler, a fork. */
 static __attribute__((noinline, cold)) void op_slow(uint64_t t_tsc, uint64_t size_bytes,
-                                                    uint32_t channel, uint32_t ordinal, uint8_t op,
-                                                    uint8_t call, uint8_t depth, uint8_t flags,
-                                                    uint32_t aux)
+                                                    uint64_t where, uint64_t what)
 {
     struct st_thread *thread = enter(ST_SCHEMA_OP);
     if (!thread)
         return;
-    struct st_op_record *record = slot(thread, ST_SCHEMA_OP);
-    *record = (struct st_op_record){t_tsc, size_bytes, channel, ordinal, op, call, depth, flags,
-                                    aux};
+    struct op_words *record = slot(thread, ST_SCHEMA_OP);
+    *record = (struct op_words){t_tsc, size_bytes, where, what};
     leave(thread, ST_SCHEMA_OP);
     tick(t_tsc);
 }
 
-/* enter, slot and leave by hand, without a call in the middle: no register has to be saved. */
-void st_op(uint64_t t_tsc, uint64_t size_bytes, uint32_t channel, uint32_t ordinal, uint8_t op,
-           uint8_t call, uint8_t depth, uint8_t flags, uint32_t aux)
+/* enter, slot and leave by hand, with calls at the end only: no register has to be saved. */
+void st_op_store(uint64_t t_tsc, uint64_t size_bytes, uint64_t where, uint64_t what)
 {
     struct st_thread *thread = st_local.thread;
     if (ST_UNLIKELY(st_process.aggregates)) {
-        st_aggregate_add(size_bytes, channel, op, depth);
+        st_aggregate_add(size_bytes, (uint32_t)where, (uint8_t)what, (uint8_t)(what >> 16));
         return;
     }
     if (ST_UNLIKELY(st_local.generation != st_page->generation || thread->busy)) {
-        op_slow(t_tsc, size_bytes, channel, ordinal, op, call, depth, flags, aux);
+        op_slow(t_tsc, size_bytes, where, what);
         return;
     }
     thread->busy = 1;
@@ -119,12 +122,11 @@ void st_op(uint64_t t_tsc, uint64_t size_bytes, uint32_t channel, uint32_t ordin
     if (ST_UNLIKELY(count >= segment->capacity)) {
         thread->busy = 0;
         ST_BARRIER();
-        op_slow(t_tsc, size_bytes, channel, ordinal, op, call, depth, flags, aux);
+        op_slow(t_tsc, size_bytes, where, what);
         return;
     }
-    struct st_op_record *record = (struct st_op_record *)segment->records + count;
-    *record = (struct st_op_record){t_tsc, size_bytes, channel, ordinal, op, call, depth, flags,
-                                    aux};
+    struct op_words *record = (struct op_words *)segment->records + count;
+    *record = (struct op_words){t_tsc, size_bytes, where, what};
     ST_BARRIER(); /* the record is there before the count says so */
     __atomic_store_n(&control->count, count + 1, __ATOMIC_RELEASE);
     ST_BARRIER();
