@@ -102,7 +102,7 @@ void st_aggregate_add(uint64_t size_bytes, uint32_t channel, uint8_t op, uint8_t
 {
     uint64_t key = channel | (uint64_t)op << 32 | (uint64_t)depth << 40;
     struct st_thread *thread = st_local.thread;
-    if (ST_UNLIKELY(st_local.generation != st_page->generation || thread->busy ||
+    if (ST_UNLIKELY(st_local.generation != st_generation() || thread->busy ||
                     !thread->level_count)) {
         add_slow(size_bytes, key);
         return;

@@ -148,7 +148,7 @@ static __attribute__((noinline)) struct st_channel *find_slow(uint64_t kind, uin
                                                               bool shared)
 {
     bool failed = false;
-    if (ST_UNLIKELY(!st_page->generation) && !st_process_ready()) {
+    if (ST_UNLIKELY(!st_generation()) && !st_process_ready()) {
         st_process_refuse("operation after the recording had stopped");
         return NULL;
     }
@@ -169,7 +169,7 @@ struct st_channel *st_channel_find(uint64_t kind, uint64_t peer, uint64_t tag, u
                                    bool shared)
 {
     struct level *first = __atomic_load_n(&levels[0], __ATOMIC_ACQUIRE);
-    if (ST_UNLIKELY(!st_page->generation || !first))
+    if (ST_UNLIKELY(!st_generation() || !first))
         return find_slow(kind, peer, tag, data, shared);
     uint64_t keep = st_process.keep_tags;
     uint64_t hash = hash_of(kind & (keep | ~TAG_FLAGS), peer, tag & keep, data & keep);

@@ -45,6 +45,10 @@ struct st_page {
     uint32_t alive;    /* 0: this is a child that has not noticed */
 };
 extern ST_HIDDEN struct st_page *st_page;
+static inline uint64_t st_generation(void)
+{
+    return __atomic_load_n(&st_page->generation, __ATOMIC_RELAXED);
+}
 
 enum st_state { ST_STATE_IDLE, ST_STATE_OPENING, ST_STATE_OPEN, ST_STATE_FAILED, ST_STATE_ENDED };
 struct st_process {

@@ -238,7 +238,7 @@ void st_process_refuse(const char *reason)
 
 bool st_recording(void)
 {
-    return ST_LIKELY(st_page->generation) || st_process_ready();
+    return ST_LIKELY(st_generation()) || st_process_ready();
 }
 
 void st_flush(void)

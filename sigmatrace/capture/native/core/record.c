@@ -3,6 +3,12 @@
 
 #define ST_INLINE static inline __attribute__((always_inline))
 
+/* Read by other threads at the process's end only. */
+ST_INLINE void set_busy(struct st_thread *thread, uint32_t busy)
+{
+    __atomic_store_n(&thread->busy, busy, __ATOMIC_RELAXED);
+}
+
 /* Makes or empties the segment. Called with `busy` set. */
 static __attribute__((noinline, cold)) bool make_room(struct st_thread *thread, uint32_t schema)
 {
@@ -41,7 +47,7 @@ static __attribute__((noinline, cold)) struct st_thread *enter_slow(uint32_t sch
 ST_INLINE struct st_thread *enter(uint32_t schema)
 {
     struct st_thread *thread = st_local.thread;
-    if (ST_UNLIKELY(st_local.generation != st_page->generation)) {
+    if (ST_UNLIKELY(st_local.generation != st_generation())) {
         thread = enter_slow(schema);
         if (!thread)
             return NULL;
@@ -50,12 +56,12 @@ ST_INLINE struct st_thread *enter(uint32_t schema)
         drop_nested(thread, schema);
         return NULL;
     }
-    thread->busy = 1;
+    set_busy(thread, 1);
     ST_BARRIER();
     struct st_segment *segment = &thread->segments[schema];
     if (ST_UNLIKELY(segment->control->count >= segment->capacity) && !make_room(thread, schema)) {
         ST_BARRIER();
-        thread->busy = 0;
+        set_busy(thread, 0);
         return NULL;
     }
     return thread;
@@ -73,12 +79,12 @@ ST_INLINE void leave(struct st_thread *thread, uint32_t schema)
     ST_BARRIER(); /* the record is there before the count says so */
     __atomic_store_n(&control->count, control->count + 1, __ATOMIC_RELEASE);
     ST_BARRIER();
-    thread->busy = 0;
+    set_busy(thread, 0);
 }
 
 ST_INLINE void tick(uint64_t t_tsc)
 {
-    if (ST_UNLIKELY(t_tsc >= st_page->deadline))
+    if (ST_UNLIKELY(t_tsc >= __atomic_load_n(&st_page->deadline, __ATOMIC_RELAXED)))
         st_clock_check();
 }
 
@@ -110,17 +116,17 @@ void st_op_store(uint64_t t_tsc, uint64_t size_bytes, uint64_t where, uint64_t w
         st_aggregate_add(size_bytes, (uint32_t)where, (uint8_t)what, (uint8_t)(what >> 16));
         return;
     }
-    if (ST_UNLIKELY(st_local.generation != st_page->generation || thread->busy)) {
+    if (ST_UNLIKELY(st_local.generation != st_generation() || thread->busy)) {
         op_slow(t_tsc, size_bytes, where, what);
         return;
     }
-    thread->busy = 1;
+    set_busy(thread, 1);
     ST_BARRIER();
     struct st_segment *segment = &thread->segments[ST_SCHEMA_OP];
     struct st_control *control = segment->control;
     uint64_t count = control->count;
     if (ST_UNLIKELY(count >= segment->capacity)) {
-        thread->busy = 0;
+        set_busy(thread, 0);
         ST_BARRIER();
         op_slow(t_tsc, size_bytes, where, what);
         return;
@@ -130,8 +136,8 @@ void st_op_store(uint64_t t_tsc, uint64_t size_bytes, uint64_t where, uint64_t w
     ST_BARRIER(); /* the record is there before the count says so */
     __atomic_store_n(&control->count, count + 1, __ATOMIC_RELEASE);
     ST_BARRIER();
-    thread->busy = 0;
-    if (ST_UNLIKELY(t_tsc >= st_page->deadline))
+    set_busy(thread, 0);
+    if (ST_UNLIKELY(t_tsc >= __atomic_load_n(&st_page->deadline, __ATOMIC_RELAXED)))
         st_clock_check();
 }
 

@@ -98,7 +98,7 @@ static struct st_thread *attach(void)
 
 struct st_thread *st_thread_self(void)
 {
-    if (ST_LIKELY(st_local.generation == st_page->generation))
+    if (ST_LIKELY(st_local.generation == st_generation()))
         return st_local.thread;
     return attach();
 }
@@ -120,7 +120,7 @@ static uint64_t capacity_of(uint32_t schema)
 
 static void use(struct st_segment *segment, struct st_area *area, uint64_t capacity)
 {
-    segment->area = area;
+    __atomic_store_n(&segment->area, area, __ATOMIC_RELEASE);
     segment->records = area->base + ST_RECORDS_AT;
     segment->control = st_area_control(area);
     segment->capacity = capacity;
