@@ -4,7 +4,6 @@
  * so nothing is lost and memory is bounded. */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
@@ -20,7 +19,7 @@
 #define STACK_BYTES (256u << 10)
 #define PATIENCE 200000 /* naps of 50 us */
 
-enum { NEVER, IDLE, STARTED, ENDED }; /* IDLE: may be started */
+enum { NEVER, IDLE, STARTED, ENDED };
 
 static struct st_area *slots[SLOTS];
 static uint32_t next_in, next_out; /* where to look first */
@@ -52,6 +51,7 @@ static bool take_one(void)
 static void *work(void *nothing)
 {
     prctl(PR_SET_NAME, "sigmatrace");
+    st_local.mute = st_writer_part();
     for (;;) {
         uint32_t seen = __atomic_load_n(&calls, __ATOMIC_SEQ_CST);
         if (take_one())

@@ -58,6 +58,7 @@ struct st_process {
     uint64_t generation, start_ns;
     uint64_t keep_tags; /* all ones; 0 in mode aggregate, whose channels leave tag and data out */
     const char *reason; /* of the failure */
+    int error;
     char path[1400], ring_path[1400], host[65];
 };
 extern ST_HIDDEN struct st_process st_process;
@@ -68,6 +69,8 @@ ST_HIDDEN bool st_process_ready(void);
 ST_HIDDEN bool st_process_open(void);
 /* Stops the recording for good; `reason` is static. */
 ST_HIDDEN void st_process_fail(const char *reason, int error);
+/* The one line on stderr, unless it was said. */
+ST_HIDDEN void st_process_say_failure(void);
 /* Counts what is refused because the recording failed (not what st_stop keeps out). */
 ST_HIDDEN void st_process_refuse(const char *reason);
 /* Opens the files of this process, unless that was done or tried. */
@@ -108,6 +111,8 @@ struct st_size_guard {
 ST_HIDDEN void st_size_guard_begin(struct st_size_guard *guard);
 ST_HIDDEN void st_size_guard_end(struct st_size_guard *guard);
 ST_HIDDEN bool st_writer_open(const char *path);
+/* Gives the calling thread a descriptor table of its own, with the rank file alone in it. */
+ST_HIDDEN bool st_writer_part(void);
 ST_HIDDEN void st_writer_forked(bool may_close);
 /* One item, one write. False: not written, and the recording has stopped. */
 ST_HIDDEN bool st_writer_append(const void *item, size_t size);
@@ -200,6 +205,7 @@ struct st_local {
     uint64_t generation; /* of the process in which this thread is attached */
     struct st_thread *thread;
     uint8_t depth;
+    bool mute;      /* the writer: its descriptors are its own, stderr is not among them */
     bool attaching; /* or opening the files, or ending: a signal handler must not begin that */
 };
 extern ST_HIDDEN __thread struct st_local st_local;

@@ -35,11 +35,22 @@ static void quiet(void)
     __atomic_store_n(&st_page->deadline, 0, __ATOMIC_SEQ_CST);
 }
 
-void st_process_fail(const char *reason, int error)
+void st_process_say_failure(void)
 {
     static bool warned;
+    const char *reason = __atomic_load_n(&st_process.reason, __ATOMIC_ACQUIRE);
+    if (!reason || st_local.mute)
+        return;
+    st_warn_once(&warned, "recording stopped: %s: %s (%s); the program goes on", st_process.path,
+                 reason, error_text(__atomic_load_n(&st_process.error, __ATOMIC_RELAXED)));
+}
+
+void st_process_fail(const char *reason, int error)
+{
     const char *none = NULL;
-    int saved = errno;
+    int saved = errno, no_error = 0;
+    __atomic_compare_exchange_n(&st_process.error, &no_error, error, false, __ATOMIC_ACQ_REL,
+                                __ATOMIC_RELAXED);
     __atomic_compare_exchange_n(&st_process.reason, &none, reason, false, __ATOMIC_ACQ_REL,
                                 __ATOMIC_RELAXED);
     int state = __atomic_load_n(&st_process.state, __ATOMIC_RELAXED);
@@ -48,8 +59,7 @@ void st_process_fail(const char *reason, int error)
                                         __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
         ;
     quiet();
-    st_warn_once(&warned, "recording stopped: %s: %s (%s); the program goes on", st_process.path,
-                 reason, error_text(error));
+    st_process_say_failure();
     errno = saved;
 }
 
@@ -232,8 +242,10 @@ bool st_process_ready(void)
 
 void st_process_refuse(const char *reason)
 {
-    if (__atomic_load_n(&st_process.state, __ATOMIC_RELAXED) == ST_STATE_FAILED)
-        st_lost(reason, 1);
+    if (__atomic_load_n(&st_process.state, __ATOMIC_RELAXED) != ST_STATE_FAILED)
+        return;
+    st_process_say_failure();
+    st_lost(reason, 1);
 }
 
 bool st_recording(void)
@@ -306,6 +318,7 @@ static void __attribute__((destructor)) end(void)
         whole &= st_background_wait(thread);
     }
     st_clock_emit();
+    st_process_say_failure();
     const char *reason = __atomic_load_n(&st_process.reason, __ATOMIC_ACQUIRE);
     st_end_write(reason ? reason : st_process.stopped ? "stop" : "exit");
     if (whole && st_process.ring_path[0])

@@ -35,6 +35,7 @@ static __attribute__((noinline, cold)) struct st_thread *enter_slow(uint32_t sch
     struct st_thread *thread = st_thread_self();
     if (!thread && __atomic_load_n(&st_process.state, __ATOMIC_RELAXED) == ST_STATE_FAILED) {
         struct st_thread *known = st_thread_known();
+        st_process_say_failure();
         if (known)
             known->dropped[schema]++;
         else
