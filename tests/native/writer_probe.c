@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "sigmatrace.h"
@@ -57,13 +58,16 @@ static int count_entries(const char *path)
     return n - 2;
 }
 
-/* Says for each thread: name, blocked signals, open descriptors. */
-static void look(void)
+/* Says for each thread: name, blocked signals, open descriptors. False: the writer is there, but
+ * has not yet prepared itself. */
+static bool look(char *said, size_t size)
 {
     char path[300], name[64], blocked[64];
-    DIR *tasks = opendir("/proc/self/task");
+    int tasks = 0, writers = 0;
+    DIR *folder = opendir("/proc/self/task");
     struct dirent *entry;
-    while (tasks && (entry = readdir(tasks))) {
+    *said = 0;
+    while (folder && (entry = readdir(folder))) {
         if (*entry->d_name == '.')
             continue;
         snprintf(path, sizeof(path), "/proc/self/task/%s/comm", entry->d_name);
@@ -71,10 +75,24 @@ static void look(void)
         snprintf(path, sizeof(path), "/proc/self/task/%s/status", entry->d_name);
         read_line(path, "SigBlk:\t", blocked, sizeof(blocked));
         snprintf(path, sizeof(path), "/proc/self/task/%s/fd", entry->d_name);
-        printf("%s %s %d\n", name, blocked, count_entries(path));
+        int descriptors = count_entries(path);
+        size_t used = strlen(said);
+        snprintf(said + used, size - used, "%s %s %d\n", name, blocked, descriptors);
+        tasks++;
+        writers += !strcmp(name, "sigmatrace") && descriptors == 1;
     }
-    if (tasks)
-        closedir(tasks);
+    if (folder)
+        closedir(folder);
+    return tasks == 1 + writers;
+}
+
+static void look_when_ready(void)
+{
+    char said[1000];
+    time_t until = time(NULL) + 20;
+    while (!look(said, sizeof(said)) && time(NULL) < until)
+        sched_yield();
+    fputs(said, stdout);
 }
 
 int main(int argc, char **argv)
@@ -100,7 +118,7 @@ int main(int argc, char **argv)
         st_flush();
         raise(SIGKILL);
     } else if (!strcmp(argv[2], "look"))
-        look();
+        look_when_ready();
     else if (!strcmp(argv[2], "kill"))
         raise(SIGKILL);
     else if (errno != 4242)
