@@ -18,6 +18,7 @@
 #define SLOTS 32u
 #define STACK_BYTES (256u << 10)
 #define PATIENCE 200000 /* naps of 50 us */
+#define ALONE 40
 
 enum { NEVER, IDLE, STARTED, ENDED };
 
@@ -130,12 +131,11 @@ bool st_background_put(struct st_area *area)
 bool st_background_wait(struct st_thread *thread)
 {
     int saved = errno;
-    /* What is in no slot is being written just now. */
-    for (int naps = 0; __atomic_load_n(&thread->handed, __ATOMIC_ACQUIRE) && naps < PATIENCE;)
-        if (!take_one()) {
+    /* The writer gets a while alone: two that write at once only wait for each other's lock of
+     * the file. */
+    for (int naps = 0; __atomic_load_n(&thread->handed, __ATOMIC_ACQUIRE) && naps < PATIENCE; naps++)
+        if (naps < ALONE || !take_one())
             nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
-            naps++;
-        }
     errno = saved;
     return !__atomic_load_n(&thread->handed, __ATOMIC_ACQUIRE) &&
            !__atomic_load_n(&kept, __ATOMIC_RELAXED);
