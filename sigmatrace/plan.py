@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from sigmatrace.errors import PipelineError
@@ -37,19 +37,9 @@ class Plan:
         """How many times the event bytes are read."""
         return 1 + sum(stage.summary == "before" for stage in self.stages)
 
-    @property
-    def event_tables(self) -> frozenset[str]:
-        """Event tables that somebody reads or writes columns of."""
-        users: tuple[Step | Exporter, ...] = (*self.stages, *self.exchanges, *self.exporters)
-        return frozenset(
-            table
-            for user in users
-            for table in (*user.requires, *getattr(user, "produces", {}))
-            if table in EVENT_TABLES
-        )
-
     def text(self) -> str:
         """Return the plan for people: one line a step, passes over event bytes last."""
+        events = _event_tables(self.stages)
         lines = ["index      reads headers, objects and chunk headers of all rank files"]
         for stage in self.stages:
             when = {
@@ -58,11 +48,11 @@ class Plan:
                 "after": "summed up in the main pass",
                 None: "in the main pass",
             }[stage.summary]
-            lines.append(f"stage      {stage.name:12} {when:28} -> {_shown(stage.produces)}")
+            lines.append(f"stage      {stage.name:12} {when:28} -> {_shown(stage, events)}")
         for exchange in self.exchanges:
             lines.append(
                 f"exchange   {exchange.name:12} {'rows of two ranks meet':28} -> "
-                f"{_shown(exchange.produces)}"
+                f"{_shown(exchange, events)}"
             )
         lines += [f"export     {exporter.name}" for exporter in self.exporters]
         lines.append(f"passes over event bytes: {self.passes}")
@@ -95,10 +85,22 @@ def make(steps: Iterable[Step], exporters: Iterable[Exporter]) -> Plan:
     )
 
 
-def _shown(produces: Columns) -> str:
+def _event_tables(steps: Iterable[Step]) -> frozenset[str]:
+    """Return the names of the tables that partitions have: the reader's, and what stages add."""
+    return frozenset(EVENT_TABLES).union(*(step.adds for step in steps if isinstance(step, Stage)))
+
+
+def _made(step: Step) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the tables, with columns, that a step makes or adds columns to."""
+    yield from step.produces.items()
+    if isinstance(step, Stage):
+        yield from step.adds.items()
+
+
+def _shown(step: Step, events: Set[str]) -> str:
     parts = (
-        f"{table}.{{{','.join(columns)}}}" if table in EVENT_TABLES else table
-        for table, columns in produces.items()
+        f"{table}.{{{','.join(columns)}}}" if table in events else table
+        for table, columns in _made(step)
     )
     return " ".join(parts) or "nothing"
 
@@ -109,7 +111,7 @@ def _producers(steps: Sequence[Step]) -> dict[Column, tuple[str, str]]:
     for table, columns in (*INDEX_TABLES.items(), *EVENT_TABLES.items()):
         found.update({(table, column): (READER, dtype) for column, dtype in columns.items()})
     for step in steps:
-        for table, columns in step.produces.items():
+        for table, columns in _made(step):
             for column, dtype in columns.items():
                 if (table, column) in found:
                     raise PipelineError(
@@ -148,7 +150,8 @@ def _missing(user: str, table: str, column: str | None) -> PipelineError:
     name = table if column is None else f"{table}.{column}"
     for built_in in BUILT_IN:
         module = importlib.import_module(f"sigmatrace.stages.{built_in}")
-        made = getattr(module, built_in.capitalize()).produces.get(table)
+        step = next(one for one in vars(module).values() if getattr(one, "name", "") == built_in)
+        made = {**step.produces, **getattr(step, "adds", {})}.get(table)
         if made is not None and (column is None or column in made):
             return PipelineError(
                 f"{user} requires {name}, which no chosen stage produces",
@@ -164,7 +167,7 @@ def _sorted(steps: Sequence[Step], needs: Mapping[str, set[Column]]) -> list[Ste
     makers = {
         (table, column): step.name
         for step in steps
-        for table, columns in step.produces.items()
+        for table, columns in _made(step)
         for column in columns
     }
     waits = {
@@ -200,6 +203,7 @@ def _cycle(start: str, waits: Mapping[str, Mapping[str, Column]], done: set[str]
 
 def _check_times(ordered: Sequence[Step], needs: Mapping[str, set[Column]]) -> None:
     """Refuse steps that read a whole-run table which is known only after the main pass."""
+    events = _event_tables(ordered)
     late: dict[str, str] = {}
     for step in ordered:
         after = isinstance(step, Stage) and step.summary == "after"
@@ -211,4 +215,4 @@ def _check_times(ordered: Sequence[Step], needs: Mapping[str, set[Column]]) -> N
                     f"declare {step.name} with summary = 'after'",
                 )
         if after or isinstance(step, Exchange):
-            late.update({table: step.name for table in step.produces if table not in EVENT_TABLES})
+            late.update({table: step.name for table in step.produces if table not in events})

@@ -53,6 +53,23 @@ class Op(IntEnum):
     FLUSH = 7
     CANCEL = 8
     PROBE = 9
+    PUT_DATA = 10
+
+
+class OpClass(IntEnum):
+    """What an operation means to the matching and to traffic."""
+
+    OTHER = 0
+    SEND = 1
+    RECV = 2
+    ONE_SIDED = 3
+
+
+OP_CLASS = np.zeros(256, np.uint8)
+"""``(256,)`` u1, ``OpClass`` by ``Op``. A PUT_DATA sends: its data arrives as a RECV."""
+OP_CLASS[[Op.SEND, Op.PUT_DATA]] = OpClass.SEND
+OP_CLASS[Op.RECV] = OpClass.RECV
+OP_CLASS[[Op.PUT, Op.GET, Op.ATOMIC, Op.ATOMIC_FETCH]] = OpClass.ONE_SIDED
 
 
 class OpFlag(IntFlag):
@@ -180,6 +197,19 @@ RECORDS: dict[Schema, np.dtype] = {
 """Record layouts, packed and little-endian, by schema number."""
 
 
+def record_fields(dtype: np.dtype) -> list[tuple[str, str]]:
+    """Return name and dtype of each field of a record, spelled as in a file's header.
+
+    Several equal padding bytes are spelled ``"3u1"`` (format.md section 1.1).
+    """
+    spelled = []
+    for name in dtype.names or ():
+        one = dtype[name]
+        text = one.base.str.lstrip("|")
+        spelled.append((name, text if one.subdtype is None else f"{one.shape[0]}{text}"))
+    return spelled
+
+
 Columns = dict[str, dict[str, str]]
 """Table name to column name to dtype, as numpy spells it ("u4", "i8", "f8", "str")."""
 
@@ -224,7 +254,8 @@ INDEX_TABLES: Columns = {
     # Endpoint-like objects with canonical names that are equal at both ends ("" = unknown).
     # `local`: its own name; `peer`: the other end's, of connected endpoints; `owner`: the
     # object whose name is meant when this one has none (a ucp_ep's worker, a uct_ep's iface);
-    # `av`: the address vector that resolves its channels' `peer`.
+    # `av`: the address vector that resolves its channels' `peer`; `life`: how many connections of
+    # the same two names came before in this process; `gone_tsc`: 0 when it was never closed.
     "endpoints": {
         "proc": "i4",
         "object": "u4",
@@ -235,6 +266,20 @@ INDEX_TABLES: Columns = {
         "owner": "u4",
         "av": "u4",
         "depth": "u1",
+        "life": "u4",
+        "born_tsc": "u8",
+        "gone_tsc": "u8",
+    },
+    # Registered memory; `key` is what the other end names it by (rkey, fi_mr_key).
+    "regions": {
+        "proc": "i4",
+        "object": "u4",
+        "layer": "u1",
+        "key": "u8",
+        "address": "u8",
+        "length_bytes": "u8",
+        "born_tsc": "u8",
+        "gone_tsc": "u8",
     },
     "addresses": {"proc": "i4", "av": "u4", "addr": "u8", "name": "str"},
     "names": {"proc": "i4", "name": "u4", "text": "str"},
@@ -252,63 +297,27 @@ INDEX_TABLES: Columns = {
 }
 """Whole-run tables that the index provides (object data only, no event bytes)."""
 
-EVENT_TABLES: Columns = {
-    "ops": {
-        "proc": "i4",
-        "thread": "u4",
-        "t_tsc": "u8",
-        "size_bytes": "u8",
-        "channel": "u4",
-        "ordinal": "u4",
-        "op": "u1",
-        "call": "u1",
-        "depth": "u1",
-        "flags": "u1",
-        "aux": "u4",
-    },
-    "completions": {
-        "proc": "i4",
-        "thread": "u4",
-        "t_tsc": "u8",
-        "size_bytes": "u8",
-        "channel": "u4",
-        "ordinal": "u4",
-        "status": "i4",
-        "op": "u1",
-        "call": "u1",
-        "depth": "u1",
-        "flags": "u1",
-    },
-    "marks": {
-        "proc": "i4",
-        "thread": "u4",
-        "t_tsc": "u8",
-        "value": "f8",
-        "name": "u4",
-        "kind": "u1",
-    },
-    "targets": {
-        "proc": "i4",
-        "thread": "u4",
-        "raddr": "u8",
-        "rkey": "u8",
-        "context": "u8",
-        "channel": "u4",
-        "ordinal": "u4",
-    },
-    "aggregates": {
-        "proc": "i4",
-        "thread": "u4",
-        "count": "u8",
-        "size_bytes": "u8",
-        "channel": "u4",
-        "op": "u1",
-        "depth": "u1",
-        "size_log2_min": "u1",
-        "size_log2_max": "u1",
-    },
+EVENT_NAMES = {
+    Schema.OP: "ops",
+    Schema.COMPLETION: "completions",
+    Schema.MARK: "marks",
+    Schema.TARGET: "targets",
+    Schema.AGGREGATE: "aggregates",
 }
-"""Tables of a partition as the reader delivers them; stages add columns."""
+"""Event table by schema. Channels are not events; the index holds them."""
+
+
+def _event_columns(dtype: np.dtype) -> dict[str, str]:
+    fields = {name: dtype[name] for name in dtype.names or ()}
+    own = {name: one.str[1:] for name, one in fields.items() if one.subdtype is None}
+    return {"proc": "i4", "thread": "u4", **own}
+
+
+EVENT_TABLES: Columns = {
+    name: _event_columns(RECORDS[schema]) for schema, name in EVENT_NAMES.items()
+}
+"""Tables of a partition as the reader delivers them: process and thread, then the record's
+fields without padding. Stages add columns."""
 
 
 class Fate(IntEnum):
@@ -326,24 +335,9 @@ class Fate(IntEnum):
 
 
 NO_GROUP = 2**32 - 1
+"""No stream of messages that both ends share (column ``ops.group``)."""
 
 STAGE_TABLES: Columns = {
-    # clock, topology, match: columns added to events. `t_ns` is Unix time; the run's fact
-    # `base_ns` is what exporters subtract. `src_proc`/`dst_proc`: -1 = unknown or not traced.
-    # `group`: the stream of messages that both ends share (NO_GROUP: none).
-    # `flow`: equal at both ends of a message, 0 = none.
-    "ops": {
-        "t_ns": "i8",
-        "call_ns": "i8",
-        "src_proc": "i4",
-        "dst_proc": "i4",
-        "group": "u4",
-        "fate": "u1",
-        "layer": "u1",
-        "flow": "u8",
-    },
-    "completions": {"t_ns": "i8"},
-    "marks": {"t_ns": "i8"},
     # topology: one row per channel, in the order of `channel`.
     "routes": {
         "channel": "u4",
@@ -414,4 +408,4 @@ STAGE_TABLES: Columns = {
         "latency_ns": "i8",
     },
 }
-"""Columns and whole-run tables that the built-in stages add."""
+"""Whole-run tables that the built-in stages add."""

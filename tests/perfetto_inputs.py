@@ -13,6 +13,9 @@ from sigmatrace.export.base import Exported
 from sigmatrace.export.perfetto import PerfettoExporter
 from sigmatrace.partition import Partition, Run
 from sigmatrace.schema import EVENT_TABLES, INDEX_TABLES, STAGE_TABLES, Fate, Op
+from sigmatrace.stages.clock import Clock
+from sigmatrace.stages.match import Match
+from sigmatrace.stages.topology import Topology
 
 BASE = 1_700_000_000_000_000_000
 BIN = 1000
@@ -63,6 +66,12 @@ def run(
     return Run(tables, {"base_ns": BASE, "timeline_ns": BASE, "bin_ns": BIN})
 
 
+def event_columns(name: str) -> dict[str, str]:
+    """Return the columns of an event table, those of the built-in stages among them."""
+    added = [stage.produces.get(name, {}) for stage in (Clock, Topology, Match)]
+    return {**EVENT_TABLES[name], **added[0], **added[1], **added[2]}
+
+
 def partition(
     number: int,
     ops: Sequence[dict[str, Any]] = (),
@@ -75,7 +84,7 @@ def partition(
         number,
         {
             name: table(
-                {**EVENT_TABLES[name], **STAGE_TABLES[name]},
+                event_columns(name),
                 [{"t_ns": BASE + row["t"], **row} for row in given],
             )
             for name, given in rows.items()

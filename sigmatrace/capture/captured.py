@@ -18,7 +18,7 @@ from sigmatrace.capture.index import (
 )
 from sigmatrace.capture.report import Captured
 from sigmatrace.errors import ChunkFormatError, RunNotFoundError
-from sigmatrace.schema import RECORDS, Item, Op, Schema
+from sigmatrace.schema import OP_CLASS, RECORDS, Item, OpClass, Schema
 
 _COUNTED = (Schema.AGGREGATE,)
 _FEW = 10_000
@@ -95,7 +95,7 @@ def _moves_data(index: FileIndex, operations: int) -> bool:
     if operations > _FEW:
         return True
     return any(
-        bool((rows["op"] <= Op.ATOMIC_FETCH)[rows["op"] > 0].any())
+        bool((OP_CLASS[rows["op"]] != OpClass.OTHER).any())
         for rows in _rows(index, Schema.OP, *_COUNTED)
     )
 

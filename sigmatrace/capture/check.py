@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sigmatrace.capture.environment import LAYERS, Settings, Shims, missing_layers
+from sigmatrace.capture.environment import Settings, Shims, missing_layers
+from sigmatrace.capture.layers import LAYERS
 from sigmatrace.capture.libraries import found
 
-_LIBRARY = {"ofi": "libfabric", "ucp": "libucp", "uct": "libucp"}
-_PACKAGE = {"ofi": "libfabric-dev", "ucp": "libucx-dev", "uct": "libucx-dev"}
 _CPU_FLAGS = {
     "constant_tsc": "the TSC changes its pace",
     "nonstop_tsc": "the TSC stops in idle",
@@ -107,10 +106,10 @@ def layer(name: str, settings: Settings, shims: Shims, environment: Mapping[str,
     """Check one layer: its shim, and the libraries it would hook."""
     only = Settings(settings.out, settings.run_id, layers=(name,), ofi_entry=settings.ofi_entry)
     if missing_layers(only, shims):
-        package = _PACKAGE[name]
+        package = LAYERS[name].package
         return Verdict(name, False, f"built without its shim: install {package} and build again")
-    library = _LIBRARY[name]
-    copies = found(library, environment)
+    library = LAYERS[name].library
+    copies = found(LAYERS[name], environment)
     if not copies:
         # MPI and Python packages bring copies of their own, which are hooked as well.
         return Verdict(

@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sigmatrace.capture.elf import Program, inspect
-from sigmatrace.capture.environment import LAYERS
+from sigmatrace.capture.layers import LAYERS
 from sigmatrace.capture.runid import under_launcher
 
 _LAUNCHERS = ("mpirun", "mpiexec", "prterun", "orterun", "srun")
 _PRRTE = ("prterun", "orterun", "ompi", "openmpi")
 _HYDRA = ("hydra", "mpich")
-_LAYER_OF = {"libfabric.so": "ofi", "libucp.so": "ucp", "libuct.so": "uct"}
 # Ways to move MPI's traffic on one node from its own shared memory into a traced layer.
 _MPICH = (
     "MPICH over UCX: MPIR_CVAR_NOLOCAL=1 UCX_TLS=tcp,self",
@@ -145,8 +144,8 @@ def _is_mpi(
 def _linked(program: Program) -> list[str]:
     return [
         layer
-        for prefix, layer in _LAYER_OF.items()
-        if any(name.startswith(prefix) for name in program.needed)
+        for layer, info in LAYERS.items()
+        if any(name.startswith(info.linked) for name in program.needed)
     ]
 
 

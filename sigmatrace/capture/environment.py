@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from sigmatrace.capture.layers import DEFAULT_LAYERS, GROUPS, LAYERS
 from sigmatrace.errors import CaptureError, ConfigError
 
 MODES = ("aggregate", "simple", "full")
-LAYERS = ("ofi", "ucp", "uct")
-# UCT lies below UCP: tracing both records each message twice, so UCT is for those who ask.
-DEFAULT_LAYERS = ("ofi", "ucp")
 ENTRIES = ("hook", "preload")
 HOOK_NAME = "sigmatrace"
-_GROUPS = {"all": LAYERS, "ucx": ("ucp", "uct")}
 
 
 @dataclass(frozen=True)
@@ -24,14 +21,12 @@ class Shims:
 
     Attributes:
         core: libsigmatrace_core.so, which all others need.
-        ucx: The shim for UCP and UCT.
-        ofi: The shim for libfabric that is preloaded.
+        preload: Shims to preload, by name.
         ofi_hook: The libfabric hook provider.
     """
 
     core: Path
-    ucx: Path | None = None
-    ofi: Path | None = None
+    preload: Mapping[str, Path] = field(default_factory=dict)
     ofi_hook: Path | None = None
 
 
@@ -64,21 +59,30 @@ def parse_layers(text: str) -> tuple[str, ...]:
     """
     chosen: set[str] = set()
     for name in filter(None, (part.strip().lower() for part in text.split(","))):
-        if name not in LAYERS and name not in _GROUPS:
+        if name not in LAYERS and name not in GROUPS:
             raise ConfigError(
-                f"unknown layer {name!r}", f"choose from {', '.join((*LAYERS, *_GROUPS))}"
+                f"unknown layer {name!r}", f"choose from {', '.join((*LAYERS, *GROUPS))}"
             )
-        chosen.update(_GROUPS.get(name, (name,)))
+        chosen.update(GROUPS.get(name, (name,)))
     if not chosen:
-        raise ConfigError("no layer chosen", f"choose from {', '.join((*LAYERS, *_GROUPS))}")
+        raise ConfigError("no layer chosen", f"choose from {', '.join((*LAYERS, *GROUPS))}")
     return tuple(layer for layer in LAYERS if layer in chosen)
 
 
 def missing_layers(settings: Settings, shims: Shims) -> tuple[str, ...]:
     """Return the chosen layers whose shim this installation was built without."""
-    ofi = shims.ofi_hook if settings.ofi_entry == "hook" else shims.ofi
-    built = {"ofi": ofi, "ucp": shims.ucx, "uct": shims.ucx}
-    return tuple(layer for layer in settings.layers if built[layer] is None)
+    return tuple(layer for layer in settings.layers if _shim(layer, settings, shims) is None)
+
+
+def _hooked(layer: str, settings: Settings) -> bool:
+    """Tell whether libfabric itself loads what traces this layer."""
+    return layer == "ofi" and settings.ofi_entry == "hook"
+
+
+def _shim(layer: str, settings: Settings, shims: Shims) -> Path | None:
+    if _hooked(layer, settings):
+        return shims.ofi_hook
+    return shims.preload.get(LAYERS[layer].shim)
 
 
 def compose(
@@ -107,18 +111,17 @@ def compose(
         "SIGMATRACE_LAYERS": ",".join(settings.layers),
         "SIGMATRACE_CLOCK": settings.clock,
     }
-    preload = [shims.core]
-    if shims.ucx and {"ucp", "uct"} & set(settings.layers):
-        preload.append(shims.ucx)
-    if "ofi" in settings.layers:
-        if settings.ofi_entry == "hook" and shims.ofi_hook:
+    preload = {shims.core: None}
+    for layer in settings.layers:
+        shim = _shim(layer, settings, shims)
+        if shim and _hooked(layer, settings):
             changes["FI_PROVIDER_PATH"] = provider_path(
-                shims.ofi_hook.parent, base.get("FI_PROVIDER_PATH", ""), provider_dirs
+                shim.parent, base.get("FI_PROVIDER_PATH", ""), provider_dirs
             )
             changes["FI_HOOK"] = _join([HOOK_NAME], base.get("FI_HOOK", ""), ";")
-        elif settings.ofi_entry == "preload" and shims.ofi:
-            preload.append(shims.ofi)
-    return {**changes, **_preload(preload, base)}
+        elif shim:
+            preload[shim] = None
+    return {**changes, **_preload(list(preload), base)}
 
 
 def provider_path(ours: Path, users: str, defaults: Sequence[Path]) -> str:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from sigmatrace.capture.items import ItemError
-from sigmatrace.capture.objects import integer, text
+from sigmatrace.capture.names.fields import integer, text
 from sigmatrace.errors import ChunkFormatError
-from sigmatrace.schema import FORMAT_NAME, FORMAT_VERSION, RECORDS
+from sigmatrace.schema import FORMAT_NAME, FORMAT_VERSION, RECORDS, record_fields
 
 _NAME = re.compile(r"(?P<host>.+)-(?P<pid>\d{1,10})-(?P<start>\d{1,19})\.msgpack")
 
@@ -116,14 +116,17 @@ def number(key: object) -> int:
 
 
 def _readable_schemas(value: object) -> frozenset[int]:
-    """Return the schemas whose records, as the file describes them, are of this reader's size."""
+    """Return the schemas whose records the file describes as this reader knows them."""
     if not isinstance(value, dict):
         return Header.schemas
     return frozenset(
-        int(schema) for schema, dtype in RECORDS.items() if _size(value, schema) == dtype.itemsize
+        int(schema)
+        for schema, dtype in RECORDS.items()
+        if _layout(value.get(str(int(schema)))) == [list(one) for one in record_fields(dtype)]
     )
 
 
-def _size(described: Mapping[str, Any], schema: int) -> int:
-    one = described.get(str(int(schema)))
-    return integer(one, "size") if isinstance(one, dict) else 0
+def _layout(described: object) -> object:
+    """Return name and dtype of each field that a file describes; anything if it does not."""
+    listed = described.get("fields") if isinstance(described, dict) else None
+    return [one[:2] for one in listed if isinstance(one, list)] if isinstance(listed, list) else []

@@ -16,7 +16,8 @@ import pyarrow as pa
 from sigmatrace.capture import header as headers
 from sigmatrace.capture import items, ring
 from sigmatrace.capture.header import Header
-from sigmatrace.capture.objects import KNOWN_TYPES, integer, object_tables, text, thread_names
+from sigmatrace.capture.names.fields import integer, text
+from sigmatrace.capture.objects import KNOWN_TYPES, object_tables, thread_names
 from sigmatrace.errors import RunNotFoundError
 from sigmatrace.schema import ITEM_MAGIC, RECORDS, Item, Schema
 
@@ -329,7 +330,8 @@ class _Builder:
             raise items.ItemError("an object without id")
         if kind not in KNOWN_TYPES:
             raise items.ItemError(f"object type {kind[:40]!r}")
-        self.objects.setdefault(number, {}).update(fields)
+        known = self.objects.setdefault(number, fields)
+        known.update({key: value for key, value in fields.items() if key != "t_tsc"})
 
     def _clock(self, fields: dict[str, Any]) -> None:
         tsc, wall_ns = integer(fields, "tsc", 64), integer(fields, "wall_ns", 63)

@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from sigmatrace.capture import environment as env
 from sigmatrace.capture import process
+from sigmatrace.capture.layers import DEFAULT_LAYERS, GROUPS, LAYERS
 from sigmatrace.capture.runid import job_rank, run_id, under_launcher
 from sigmatrace.errors import CaptureError, ConfigError, OutputError, SigmaTraceError
 
@@ -27,6 +28,11 @@ examples:
   mpirun -n 4 sigmatrace-capture -o run -- ./app       the same from below mpirun, on any node
   eval "$(sigmatrace-capture -o run --print-env)"      for a batch script
 """
+
+
+def _layers_text() -> str:
+    groups = (f"{name} (= {','.join(members)})" for name, members in GROUPS.items())
+    return ", ".join((*LAYERS, *groups))
 
 
 class _Parser(argparse.ArgumentParser):
@@ -60,8 +66,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--layers",
         metavar="LIST",
-        default=given("SIGMATRACE_LAYERS") or ",".join(env.DEFAULT_LAYERS),
-        help="some of ofi, ucp, uct, ucx (= ucp,uct), all (default: ofi,ucp)",
+        default=given("SIGMATRACE_LAYERS") or ",".join(DEFAULT_LAYERS),
+        help=f"some of {_layers_text()} (default: {','.join(DEFAULT_LAYERS)})",
     )
     parser.add_argument(
         "--clock",
@@ -187,8 +193,7 @@ def installed_shims() -> env.Shims | None:
     hook = library_dir() / "prov" / _HOOK_FILE
     return env.Shims(
         core,
-        ucx=built("ucx"),
-        ofi=built("ofi"),
+        preload={info.shim: path for info in LAYERS.values() if (path := built(info.shim))},
         ofi_hook=hook.resolve() if hook.is_file() else None,
     )
 

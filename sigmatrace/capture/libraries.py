@@ -10,13 +10,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from sigmatrace.capture.layers import LayerInfo
+
 _LDCONFIG = ("/sbin/ldconfig", "/usr/sbin/ldconfig")
 _DEFAULT_DIR = re.compile(rb"Search for providers in specific path[^\0]*\(default: ([^)\0]+)\)")
-# Asked in a process of its own: two copies of one library in one process disturb each other.
-_VERSION_OF = {
-    "libfabric": "v=l.fi_version(); print(f'{v >> 16}.{v & 65535}')",
-    "libucp": "f=l.ucp_get_version_string; f.restype=c.c_char_p; print(f().decode())",
-}
 
 
 @dataclass(frozen=True)
@@ -32,14 +29,15 @@ class Library:
     version: str
 
 
-def found(name: str, environment: Mapping[str, str]) -> list[Library]:
-    """Return the copies of a library that the loader may find, its first choice first.
+def found(layer: LayerInfo, environment: Mapping[str, str]) -> list[Library]:
+    """Return the copies of a layer's library that the loader may find, its first choice first.
 
     Args:
-        name: ``"libfabric"`` or ``"libucp"``.
+        layer: The layer.
         environment: Whose LD_LIBRARY_PATH counts.
     """
-    return [Library(path, _version(name, path, environment)) for path in _paths(name, environment)]
+    paths = _paths(layer.library, environment)
+    return [Library(path, _version(layer.version, path, environment)) for path in paths]
 
 
 def provider_dirs(environment: Mapping[str, str], command: str = "") -> list[Path]:
@@ -114,8 +112,9 @@ def _compiled_in(library: Path) -> list[Path]:
     return [Path(part) for part in text.split(":") if part.startswith("/")]
 
 
-def _version(name: str, path: Path, environment: Mapping[str, str]) -> str:
-    code = f"import sys, ctypes as c; l=c.CDLL(sys.argv[1]); {_VERSION_OF[name]}"
+def _version(asking: str, path: Path, environment: Mapping[str, str]) -> str:
+    # In a process of its own: two copies of one library in one process disturb each other.
+    code = f"import sys, ctypes as c; l=c.CDLL(sys.argv[1]); {asking}"
     try:
         return subprocess.run(
             [sys.executable, "-I", "-S", "-c", code, str(path)],

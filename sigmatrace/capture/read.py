@@ -18,16 +18,7 @@ from sigmatrace.capture.index import FROM_FILE, FROM_RING, ChunkRow, FileIndex, 
 from sigmatrace.capture.merge import ProcessBase
 from sigmatrace.capture.tables import empty
 from sigmatrace.partition import Partition
-from sigmatrace.schema import RECORDS, Schema
-
-TABLE_OF = {
-    Schema.OP: "ops",
-    Schema.COMPLETION: "completions",
-    Schema.MARK: "marks",
-    Schema.AGGREGATE: "aggregates",
-    Schema.TARGET: "targets",
-}
-"""Event table by schema. Channels are not events; the index holds them."""
+from sigmatrace.schema import EVENT_NAMES, RECORDS, Schema
 
 TARGET_BYTES = 12 << 20
 
@@ -144,20 +135,21 @@ def read(spec: PartitionSpec) -> tuple[Partition, ReadLoss]:
     """
     loss = ReadLoss()
     tables = {
-        schema: EventTable(schema, TABLE_OF[schema], rows) for schema, rows in _rows(spec).items()
+        schema: EventTable(schema, EVENT_NAMES[schema], rows)
+        for schema, rows in _rows(spec).items()
     }
     for piece in spec.pieces:
         for schema, tid, records in _records(piece, loss):
             added = tables[schema].add(piece.base, tid, records)
             loss.add(piece.base.proc, schema, added)
-    named = {TABLE_OF[schema]: table.table() for schema, table in tables.items()}
-    none = {name: empty(name) for name in TABLE_OF.values()}
+    named = {EVENT_NAMES[schema]: table.table() for schema, table in tables.items()}
+    none = {name: empty(name) for name in EVENT_NAMES.values()}
     return Partition(spec.number, {**none, **named}), loss
 
 
 def _rows(spec: PartitionSpec) -> dict[Schema, int]:
     """Return how many records of each schema a partition has at most."""
-    rows = dict.fromkeys(TABLE_OF, 0)
+    rows = dict.fromkeys(EVENT_NAMES, 0)
     found = set()
     for piece in spec.pieces:
         for schema in rows:
@@ -169,7 +161,7 @@ def _rows(spec: PartitionSpec) -> dict[Schema, int]:
 
 
 def _events(chunks: np.ndarray) -> np.ndarray:
-    return chunks[np.isin(chunks["schema"], list(TABLE_OF))]
+    return chunks[np.isin(chunks["schema"], list(EVENT_NAMES))]
 
 
 def _data_bytes(chunks: np.ndarray) -> np.ndarray:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from sigmatrace.partition import Run
-from sigmatrace.schema import Layer, Op
+from sigmatrace.schema import OP_CLASS, Layer, Op, OpClass
 
-INITIATORS = (Op.SEND, Op.PUT, Op.GET, Op.ATOMIC, Op.ATOMIC_FETCH)
-"""Operations by which traffic is counted: a RECV is the other end of a SEND."""
+INITIATORS = tuple(op for op in Op if OP_CLASS[op] in (OpClass.SEND, OpClass.ONE_SIDED))
+"""Operations by which traffic is counted: a RECV is the other end of a send."""
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 

@@ -11,16 +11,10 @@ from pyarrow import parquet
 
 from sigmatrace.export.base import Exported, Exporter, Piece
 from sigmatrace.partition import Partition, Run
-from sigmatrace.schema import EVENT_TABLES, Columns
+from sigmatrace.schema import EVENT_NAMES, EVENT_TABLES, Columns
 
-RECORDS = {
-    "ops": "op",
-    "completions": "completion",
-    "marks": "mark",
-    "targets": "target",
-    "aggregates": "aggregate",
-}
-"""Name of the records of each event table, for the ledger."""
+RECORDS = {name: schema.name.lower() for schema, name in EVENT_NAMES.items()}
+"""Name of the records of each of the reader's event tables, for the ledger."""
 
 
 class Parquet(Exporter):
@@ -37,7 +31,7 @@ class Parquet(Exporter):
         files = []
         counts = {}
         for name, table in part.tables.items():
-            counts[f"{RECORDS[name]}_records"] = table.num_rows
+            counts[f"{RECORDS.get(name, name)}_records"] = table.num_rows
             if table.num_rows == 0 and part.number > 0:
                 continue
             folder = staging / "parquet" / name

@@ -13,6 +13,7 @@ from typing import cast
 import numpy as np
 
 from sigmatrace.export import perfetto_packets as packets
+from sigmatrace.export.amounts import INITIATORS
 from sigmatrace.export.kernels.order import group_rows, pair_regions, sort_rows
 from sigmatrace.export.kernels.packets import COUNTER_BYTES, encode_counters
 from sigmatrace.export.kernels.wire import SLACK_BYTES
@@ -34,7 +35,7 @@ MARK = np.dtype(
 """A mark, with the columns of the table ``marks``."""
 
 INGRESS = (Op.RECV, Op.GET)
-EGRESS = (Op.SEND, Op.PUT, Op.ATOMIC, Op.ATOMIC_FETCH)
+EGRESS = tuple(op for op in INITIATORS if op not in INGRESS)
 """Operations whose bytes come into, and leave, the process that asked for them."""
 
 _DIRECTIONS = {"egress": EGRESS, "ingress": INGRESS}

@@ -33,14 +33,16 @@ class Stage:
     Attributes:
         name: Name in the configuration, the ledger and in errors.
         requires: Columns read, by table, with dtypes.
-        produces: Columns (or tables) added to partitions, or, for tables that are not event
-            tables, whole-run tables that ``results`` returns.
+        produces: Columns that ``apply`` adds to event tables, and whole-run tables that
+            ``results`` returns.
+        adds: Event tables that ``apply`` adds to every partition.
         summary: What ``summarize`` reads; see the module's text.
     """
 
     name: ClassVar[str]
     requires: ClassVar[Columns] = {}
     produces: ClassVar[Columns] = {}
+    adds: ClassVar[Columns] = {}
     summary: ClassVar[SummaryKind] = None
 
     def summarize(self, part: Any) -> Any:

@@ -98,6 +98,7 @@ class Clock(Stage):
         "marks": {"proc": "i4", "t_tsc": "u8"},
     }
     produces: ClassVar[Columns] = {
+        # t_ns is Unix time; exporters subtract the run's fact base_ns.
         "ops": {"t_ns": "i8", "call_ns": "i8"},
         "completions": {"t_ns": "i8"},
         "marks": {"t_ns": "i8"},
@@ -116,15 +117,11 @@ class Clock(Stage):
         from sigmatrace.stages.kernels.clock import call_kernel
 
         for table in ("ops", "completions", "marks"):
-            if table in part.tables:
-                t_ns = _convert(part, table, resolved)
-                part = part.with_columns(table, {"t_ns": t_ns})
-        if "ops" in part.tables:
-            call_ns = np.empty(part.tables["ops"].num_rows, np.int64)
-            columns = [part.column("ops", name) for name in ("op", "aux", "proc")]
-            call_kernel(*columns, resolved.ns_per_tick, call_ns)
-            part = part.with_columns("ops", {"call_ns": call_ns})
-        return part
+            part = part.with_columns(table, {"t_ns": _convert(part, table, resolved)})
+        call_ns = np.empty(part.tables["ops"].num_rows, np.int64)
+        columns = [part.column("ops", name) for name in ("op", "aux", "proc")]
+        call_kernel(*columns, resolved.ns_per_tick, call_ns)
+        return part.with_columns("ops", {"call_ns": call_ns})
 
     def results(self, resolved: Clocks) -> Mapping[str, pa.Table]:
         """Return the table ``clock_quality``."""

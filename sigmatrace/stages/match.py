@@ -18,12 +18,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sigmatrace.partition import Partition, Run
-from sigmatrace.schema import STAGE_TABLES, Columns, Fate, Op
+from sigmatrace.schema import OP_CLASS, STAGE_TABLES, Columns, Fate, Op, OpClass
 from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.stages.match_order import Order, count_exchanged, join_orders, restore
 from sigmatrace.stages.sums import Sums, add_sums, column_sums
 
 Ints = NDArray[np.int64]
+
+COUNTS = (max(Op) + 1, 16)
+"""Shape of the counts by operation (0: unknown ones) and fate."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class Seen:
     """Which messages some partitions saw.
 
     Attributes:
-        counts: ``(10, 16)`` i8, rows by operation and fate.
+        counts: ``COUNTS`` i8, rows by operation and fate.
         key: ``(runs,)`` i8, ``group * 2 + direction`` (0 sent, 1 received), ascending.
         begin: ``(runs,)`` i8, first ordinal; runs of a key are disjoint and ascending.
         stop: ``(runs,)`` i8, one past the last ordinal.
@@ -75,7 +78,7 @@ class Match(Stage):
         "routes": {"group": "u4", "src_proc": "i4", "dst_proc": "i4"},
     }
     produces: ClassVar[Columns] = {
-        "ops": {"flow": "u8"},
+        "ops": {"flow": "u8"},  # equal at both ends of a message; 0: none
         "messages": STAGE_TABLES["messages"],
     }
 
@@ -83,12 +86,10 @@ class Match(Stage):
         """Add ``flow``. ``ordinal`` stays as recorded: completions and targets refer to it."""
         from sigmatrace.stages.kernels.match import flow_kernel
 
-        if "ops" not in part.tables:
-            return part
         columns = ("channel", "op", "fate", "ordinal", "aux")
         ordinal = restore(*(part.column("ops", name) for name in columns))
         flow = np.empty(ordinal.size, np.uint64)
-        flow_kernel(*(part.column("ops", name) for name in ("op", "group", "fate")), ordinal, flow)
+        flow_kernel(*(part.column("ops", name) for name in ("group", "fate")), ordinal, flow)
         return part.with_columns("ops", {"flow": flow})
 
     def summarize(self, part: Partition) -> Seen:
@@ -96,14 +97,12 @@ class Match(Stage):
         from sigmatrace.stages.kernels.match import count_kernel, runs_kernel, span_kernel
 
         names = ("channel", "op", "flags", "flow", "size_bytes", "fate", "aux")
-        if "ops" not in part.tables:
-            return _nothing()
         channel, op, flags, flow, size_bytes, fate, aux = (
             part.column("ops", name) for name in names
         )
         if channel.size == 0:
             return _nothing()
-        counts = np.zeros((10, 16), np.int64)
+        counts = np.zeros(COUNTS, np.int64)
         count_kernel(op, fate, counts)
         low, channels = span_kernel(channel, fate)
         span = np.full((2 * channels, 7), -1, np.int64)
@@ -158,7 +157,7 @@ class Match(Stage):
 def _nothing() -> Seen:
     none = np.zeros(0, np.int64)
     return Seen(
-        np.zeros((10, 16), np.int64),
+        np.zeros(COUNTS, np.int64),
         *(none, none, none),
         Sums(np.zeros(0, np.uint64), np.zeros((0, 4), np.uint64)),
         Order(*(none for _ in range(6))),
@@ -218,29 +217,26 @@ def _ledger(
 ) -> dict[str, object]:
     """Return the ledger: ``ops`` is the sum of sends, receives, one_sided, not_a_message."""
     total = int(matched.sum())
-    sends = _end(seen, Op.SEND, int(unique[0::2].sum()), total, "not_seen_received")
-    receives = _end(seen, Op.RECV, int(unique[1::2].sum()), total, "not_seen_sent")
-    one_sided = int(seen.counts[Op.PUT : Op.ATOMIC_FETCH + 1].sum())
-    ops = int(seen.counts.sum())
-    both = int(seen.counts[Op.SEND].sum() + seen.counts[Op.RECV].sum())
+    classes = OP_CLASS[: seen.counts.shape[0]]
+    by_class = {kind: seen.counts[classes == kind].sum(axis=0) for kind in OpClass}
+    sends, receives = by_class[OpClass.SEND], by_class[OpClass.RECV]
     return {
-        "ops": ops,
-        "sends": int(seen.counts[Op.SEND].sum()),
+        "ops": int(seen.counts.sum()),
+        "sends": int(sends.sum()),
         "sends_matched": total,
-        "sends_unmatched": sends,
-        "receives": int(seen.counts[Op.RECV].sum()),
+        "sends_unmatched": _end(sends, int(unique[0::2].sum()), total, "not_seen_received"),
+        "receives": int(receives.sum()),
         "receives_matched": total,
-        "receives_unmatched": receives,
-        "one_sided": one_sided,
-        "not_a_message": ops - both - one_sided,
+        "receives_unmatched": _end(receives, int(unique[1::2].sum()), total, "not_seen_sent"),
+        "one_sided": int(by_class[OpClass.ONE_SIDED].sum()),
+        "not_a_message": int(by_class[OpClass.OTHER].sum()),
         "uncertain_order": int(seen.sums.sums[:, 3].sum()) + int(exchanged.sum()),
         "byte_sums_beyond_u64": over,
     }
 
 
-def _end(seen: Seen, op: Op, unique: int, matched: int, alone: str) -> dict[str, int]:
+def _end(by_fate: Ints, unique: int, matched: int, alone: str) -> dict[str, int]:
     """Return one direction's unmatched operations by reason."""
-    by_fate = seen.counts[op]
     reasons = {alone: unique - matched, "duplicate": int(by_fate[Fate.MATCHABLE]) - unique}
     for fate in Fate:
         if fate != Fate.MATCHABLE:

@@ -41,8 +41,6 @@ class Messages(Exchange):
 
     def split(self, part: Partition, buckets: int) -> Mapping[int, pa.Table]:
         """Return the partition's sends and receives by bucket."""
-        if "ops" not in part.tables:
-            return {}
         flow = part.column("ops", "flow")
         rows = np.flatnonzero(flow)
         bucket = bucket_of(flow[rows], buckets)
@@ -61,7 +59,7 @@ class Messages(Exchange):
         """Pair the sends and receives of a bucket; of duplicates the earliest one counts."""
         rows = pa.concat_tables(bucket)
         op = column(rows, "op")
-        send, receive = _firsts(rows, op == Op.SEND), _firsts(rows, op == Op.RECV)
+        send, receive = _firsts(rows, op != Op.RECV), _firsts(rows, op == Op.RECV)
         flow = column(rows, "flow")
         _, at_send, at_receive = np.intersect1d(
             flow[send], flow[receive], assume_unique=True, return_indices=True

@@ -22,6 +22,7 @@ from sigmatrace.partition import Partition, Run
 from sigmatrace.schema import (
     INDEX_TABLES,
     NO_GROUP,
+    OP_CLASS,
     STAGE_TABLES,
     UNKNOWN_PEER,
     ChannelFlag,
@@ -91,6 +92,8 @@ class Topology(Stage):
         "ops": {"proc": "i4", "channel": "u4", "op": "u1"},
     }
     produces: ClassVar[Columns] = {
+        # Processes: -1 = unknown or not traced. group: the stream of messages that both ends
+        # share (NO_GROUP: none).
         "ops": {
             "src_proc": "i4",
             "dst_proc": "i4",
@@ -116,8 +119,6 @@ class Topology(Stage):
         """Give each operation what is known of its channel."""
         from sigmatrace.stages.kernels.topology import route_kernel
 
-        if "ops" not in part.tables:
-            return part
         size = part.tables["ops"].num_rows
         columns = {
             "src_proc": np.empty(size, np.int32),
@@ -128,6 +129,7 @@ class Topology(Stage):
         }
         route_kernel(
             *(part.column("ops", name) for name in ("channel", "op", "proc")),
+            OP_CLASS,
             *(resolved.src, resolved.dst, resolved.group, resolved.fate, resolved.layer),
             *columns.values(),
         )
@@ -182,8 +184,15 @@ def _plain_fates(channels: _Channels) -> None:
     fate[channels.flags & ChannelFlag.TAG_UNKNOWN > 0] = Fate.TAG_UNKNOWN
     fate[channels.flags & ChannelFlag.OVERFLOW > 0] = Fate.TOO_MANY_CHANNELS
     fate[channels.kind == Kind.STREAM] = Fate.BYTE_STREAM
-    fate[channels.kind == Kind.RMA] = Fate.ONE_SIDED
+    fate[_silent(channels)] = Fate.ONE_SIDED
     fate[(channels.kind < min(Kind)) | (channels.kind > max(Kind))] = Fate.NOT_A_MESSAGE
+
+
+def _silent(channels: _Channels) -> NDArray[np.bool_]:
+    """Return the one-sided channels of which the target sees nothing: those without data."""
+    no_data: NDArray[np.bool_] = channels.flags & ChannelFlag.HAS_DATA == 0
+    no_data &= channels.kind == Kind.RMA
+    return no_data
 
 
 def _pair(channels: _Channels) -> None:
@@ -244,7 +253,7 @@ def _mixed(channels: _Channels) -> NDArray[np.uint8]:
       that one knows another source.
     """
     ins, blind = ~channels.out, channels.src_ident < 0
-    message = (channels.kind != Kind.RMA) & (channels.kind != Kind.STREAM)
+    message = ~_silent(channels) & (channels.kind != Kind.STREAM)
     nowhere = message & channels.out & (channels.dst_ident < 0)
     nowhere &= channels.found != Found.NOT_TRACED
     full = message & (channels.flags & ChannelFlag.OVERFLOW > 0)

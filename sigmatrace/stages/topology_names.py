@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sigmatrace.partition import Run
-from sigmatrace.schema import UNKNOWN_PEER, Layer
+from sigmatrace.schema import UNKNOWN_PEER
 
 Ints = NDArray[np.int64]
 NONE, SEVERAL = -1, -2
@@ -107,6 +107,7 @@ class _Endpoints:
     av: Ints
     local: Ints
     peer: Ints
+    life: Ints
     name: Ints
     ident: Ints
     idents: int
@@ -131,15 +132,15 @@ def resolve_ends(run: Run) -> Ends:
     lost, _ = number_rows(proc, thing)
     pseudo = endpoints.idents + len(names)
     own_ident = np.where(known, _at(endpoints.ident, own), pseudo + lost)
-    other_name, own_pair = _other_names(run, codes[2], endpoints, own)
-    ident, other_proc, found = _places(endpoints, other_name, own_pair, len(names))
+    asked = _asked(run, codes[2], endpoints, own)
+    ident, other_proc, found = _places(endpoints, asked, len(names))
     several = known & (_at(endpoints.proc_of_ident, _at(endpoints.ident, own)) == SEVERAL)
     return Ends(
         own_ident=own_ident,
         own_name=_at(endpoints.name, own),
         other_ident=ident,
         other_proc=other_proc,
-        other_name=other_name,
+        other_name=asked.name,
         found=found,
         own_several=several,
         names=names,
@@ -181,13 +182,15 @@ def _endpoints(run: Run, codes: list[Ints]) -> _Endpoints:
     root = find((proc, thing), (proc, np.where(owner > 0, owner, thing)))
     root = np.where(root >= 0, root, np.arange(proc.size))
     row = np.where(local[root] < 0, root + 1, 0)
-    ident, idents = number_rows(local[root] + 1, peer[root] + 1, row)
+    life = run.column("endpoints", "life").astype(np.int64)
+    ident, idents = number_rows(local[root] + 1, peer[root] + 1, life[root], row)
     return _Endpoints(
         proc=proc,
         object=thing,
         av=run.column("endpoints", "av").astype(np.int64),
         local=local,
         peer=peer,
+        life=life,
         name=np.where(local >= 0, local, local[root]),
         ident=ident,
         idents=idents,
@@ -195,41 +198,80 @@ def _endpoints(run: Run, codes: list[Ints]) -> _Endpoints:
     )
 
 
-def _other_names(
-    run: Run, address_name: Ints, endpoints: _Endpoints, own: Ints
-) -> tuple[Ints, Ints]:
-    """Return the other end's name and, for connected ends, the own name of the pair."""
+@dataclass(frozen=True)
+class _Asked:
+    """How channels name their other ends, ``(channels,)`` each; -1 for none.
+
+    Attributes:
+        name: Index of the name.
+        pair: Index of the own name of the connection, where there is one.
+        life: Which connection of these two names.
+    """
+
+    name: Ints
+    pair: Ints
+    life: Ints
+
+
+def _asked(run: Run, address_name: Ints, endpoints: _Endpoints, own: Ints) -> _Asked:
+    """Name the other ends: by address vector where the own endpoint has one, else by object."""
     proc = run.column("channels", "proc").astype(np.int64)
     peer = run.column("channels", "peer")
-    ofi = run.column("channels", "layer") == Layer.OFI
+    told = peer != UNKNOWN_PEER
+    av = _at(endpoints.av, own)
     table = (
         run.column("addresses", "proc"),
         run.column("addresses", "av"),
         run.column("addresses", "addr"),
     )
-    address = find(table, (proc, _at(endpoints.av, own), peer))
-    connection = find((endpoints.proc, endpoints.object), (proc, peer))
-    connection = np.where(ofi, own, connection)
-    connected = (peer != UNKNOWN_PEER) & (_at(endpoints.peer, connection) >= 0)
+    address = find(table, (proc, av, peer))
+    connection = np.where(av > 0, own, find((endpoints.proc, endpoints.object), (proc, peer)))
+    connected = told & (_at(endpoints.peer, connection) >= 0)
     name = np.where(connected, _at(endpoints.peer, connection), NONE)
-    name = np.where(ofi & ~connected & (peer != UNKNOWN_PEER), _at(address_name, address), name)
-    return name, np.where(connected, _at(endpoints.local, connection), NONE)
+    return _Asked(
+        np.where(told & ~connected & (av > 0), _at(address_name, address), name),
+        np.where(connected, _at(endpoints.local, connection), NONE),
+        np.where(connected, _at(endpoints.life, connection), NONE),
+    )
+
+
+def _connections(endpoints: _Endpoints, asked: _Asked) -> tuple[Ints, Ints]:
+    """Return identity and process of the connections' other ends; -1 none, -2 several.
+
+    The n-th connection of two names at one end is the n-th at the other. That holds as long as
+    both ends have seen equally many.
+    """
+    local, peer = endpoints.local, endpoints.peer
+    held = np.flatnonzero((local >= 0) & (peer >= 0))
+    here, there = (asked.name, asked.pair), (asked.pair, asked.name)
+    none = asked.pair < 0
+    pairs, count = number_rows(
+        *(
+            np.concatenate([end[held], np.where(none, NONE, first), np.where(none, NONE, second)])
+            for end, first, second in zip((local, peer), here, there, strict=True)
+        )
+    )
+    lives = np.bincount(pairs[: held.size], minlength=count)
+    mine, theirs = np.split(pairs[held.size :], 2)[::-1]
+    life, lifes = number_rows(
+        np.concatenate([pairs[: held.size], theirs]),
+        np.concatenate([endpoints.life[held], asked.life]),
+    )
+    at = life[held.size :]
+    ident = one_of(life[: held.size], lifes, endpoints.ident[held])[at]
+    proc = one_of(life[: held.size], lifes, endpoints.proc[held])[at]
+    uneven = (lives[theirs] > 0) & (lives[theirs] != lives[mine])
+    several = uneven & ~none
+    return np.where(several, SEVERAL, ident), np.where(several & (proc == NONE), SEVERAL, proc)
 
 
 def _places(
-    endpoints: _Endpoints, name: Ints, own_pair: Ints, names: int
+    endpoints: _Endpoints, asked: _Asked, names: int
 ) -> tuple[Ints, Ints, NDArray[np.uint8]]:
-    """Return identity, process and ``Found`` of the ends with these names."""
-    local, peer = endpoints.local, endpoints.peer
-    paired = (local >= 0) & (peer >= 0)
-    pairs, count = number_rows(
-        np.concatenate([np.where(paired, local, NONE), np.where(own_pair >= 0, name, NONE)]),
-        np.concatenate([np.where(paired, peer, NONE), own_pair]),
-    )
-    held, asked = pairs[: local.size][paired], pairs[local.size :]
-    pair_ident = one_of(held, count, endpoints.ident[paired])[asked]
-    pair_proc = one_of(held, count, endpoints.proc[paired])[asked]
-    use = (own_pair >= 0) & (pair_proc != NONE)
+    """Return identity, process and ``Found`` of the other ends."""
+    local, peer, name = endpoints.local, endpoints.peer, asked.name
+    pair_ident, pair_proc = _connections(endpoints, asked)
+    use = (asked.pair >= 0) & (pair_proc != NONE)
     alone, named = (local >= 0) & (peer < 0), local >= 0
     ident = _at(one_of(local[alone], names, endpoints.ident[alone]), name)
     proc = _at(one_of(local[alone], names, endpoints.proc[alone]), name)

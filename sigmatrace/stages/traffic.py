@@ -94,7 +94,7 @@ class Traffic(Stage):
     def summarize(self, part: Partition) -> Amounts:
         """Sum the partition's operations by pair and by time bin."""
         aggregates = _aggregates(part)
-        if "ops" not in part.tables or part.tables["ops"].num_rows == 0:
+        if part.tables["ops"].num_rows == 0:
             return Amounts(_nothing(), aggregates, BIN_SHIFT_MIN, None, _nothing())
         from sigmatrace.stages.kernels.traffic import bin_kernel, pair_kernel
 
@@ -196,7 +196,7 @@ def accumulate(kernel: Callable[..., Any], columns: tuple[Any, ...], cells: int 
 
 def _aggregates(part: Partition) -> Sums:
     """Return the sums of the partition's rows of mode ``aggregate`` by channel."""
-    if "aggregates" not in part.tables or part.tables["aggregates"].num_rows == 0:
+    if part.tables["aggregates"].num_rows == 0:
         return _nothing()
     channel, op, depth, count, size_bytes = (
         part.column("aggregates", name)

@@ -15,7 +15,7 @@ import msgpack
 import numpy as np
 
 from sigmatrace.capture.crc import crc32c
-from sigmatrace.schema import FORMAT_NAME, FORMAT_VERSION, RECORDS, Item, Schema
+from sigmatrace.schema import FORMAT_NAME, FORMAT_VERSION, RECORDS, Item, Schema, record_fields
 
 _UNITS = {"t_tsc": "tsc", "size_bytes": "bytes"}
 
@@ -37,16 +37,12 @@ def schemas() -> dict[str, Any]:
         str(int(schema)): {
             "name": schema.name.lower(),
             "size": dtype.itemsize,
-            "fields": [_field(name, dtype) for name in dtype.names or ()],
+            "fields": [
+                [name, spelled, _UNITS.get(name, "")] for name, spelled in record_fields(dtype)
+            ],
         }
         for schema, dtype in RECORDS.items()
     }
-
-
-def _field(name: str, dtype: np.dtype[Any]) -> list[str]:
-    one = dtype[name]
-    spelled = one.str.lstrip("|") if one.subdtype is None else f"({one.shape[0]},)u1"
-    return [name, spelled, _UNITS.get(name, "")]
 
 
 def header_item(

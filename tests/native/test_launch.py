@@ -8,7 +8,6 @@ import pty
 import re
 import select
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from sigmatrace.capture.captured import first_run_id
+from tests.listening import free_port
 
 LAUNCHER = [sys.executable, "-c", "from sigmatrace.capture.launch import main; main()"]
 # Uses UCX without sending anything: it creates a context and a worker and prints about them.
@@ -244,27 +244,26 @@ def test_the_report_names_what_was_hooked(tmp_path):
 _TRANSFER = """
 unset UCX_TLS
 export UCX_NET_DEVICES=lo UCX_TLS=tcp
-ucx_perftest -p $1 -t tag_lat -n 30 -w 10 -s 8 >/dev/null & server=$!
+ucx_perftest -p $1 -t tag_lat -n 30 -w 1 -s 8 >/dev/null & server=$!
 until grep -q "$(printf ':%04X 0*:0000 0A' $1)" /proc/net/tcp /proc/net/tcp6; do
   kill -0 $server || exit 1
 done
-ucx_perftest -p $1 -t tag_lat -n 30 -w 10 -s 8 127.0.0.1 >/dev/null && wait $server
+ucx_perftest -p $1 -t tag_lat -n 30 -w 1 -s 8 127.0.0.1 >/dev/null && wait $server
 """
 
 
 @pytest.mark.parametrize("mode", ["aggregate", "simple", "full"])
 def test_operations_are_counted_in_every_mode(tmp_path, mode):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     words = ["--mode", mode, "--layers", "ucp", "--", "bash", "-c", _TRANSFER, "pair", port]
     done = capture("-o", tmp_path / "run", *words)
     assert done.returncode == 0, done.stderr
     assert "warning" not in done.stderr
     counts = [int(n) for n in re.findall(r"; (\d+) operations,.* 0 dropped", done.stderr)]
-    # 30 timed and 10 warm-up messages in each direction, and some of the program's own.
+    # 30 timed messages in each direction, one to warm up (more of them are cut short by a time
+    # limit), and some of the program's own.
     assert len(counts) == 2
-    assert all(80 <= count <= 120 for count in counts)
+    assert all(62 <= count <= 100 for count in counts)
 
 
 def test_a_folder_in_use_is_refused_unless_appended_to(tmp_path):

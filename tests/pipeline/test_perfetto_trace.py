@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 
 from sigmatrace.export.perfetto import OUTPUT, PerfettoExporter
 from sigmatrace.schema import EVENT_TABLES, INDEX_TABLES, STAGE_TABLES, Fate, MarkKind, Op, OpFlag
-from tests.perfetto_inputs import BASE, BIN, OUTER, export, partition, receive, run, send
+from tests.perfetto_inputs import (
+    BASE,
+    BIN,
+    OUTER,
+    event_columns,
+    export,
+    partition,
+    receive,
+    run,
+    send,
+)
 from tests.perfetto_replay import replay
 
 SLICES = """
@@ -334,10 +344,7 @@ def test_a_large_run_costs_at_most_fifty_bytes_a_call_with_size_and_flow(tmp_pat
 
 
 def test_declared_columns_exist_with_these_types():
-    known = {**INDEX_TABLES}
-    for tables in (EVENT_TABLES, STAGE_TABLES):
-        for name, columns in tables.items():
-            known[name] = {**known.get(name, {}), **columns}
+    known = {**INDEX_TABLES, **STAGE_TABLES, **{name: event_columns(name) for name in EVENT_TABLES}}
     for name, columns in PerfettoExporter.requires.items():
         assert columns.items() <= known[name].items()
 

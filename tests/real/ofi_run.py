@@ -5,11 +5,9 @@ from __future__ import annotations
 import functools
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -18,6 +16,8 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "native"))
 
 from plain_reader import Rank, read_all  # noqa: E402
+
+from tests.listening import free_port, wait_listening  # noqa: E402
 
 NATIVE = HERE.parents[1] / "sigmatrace" / "capture" / "native"
 HOOK = "libofi_hook_sigmatrace-fi.so"
@@ -110,26 +110,6 @@ def run_pair(
     return Pair(lines[0], lines[1], read_all(out) if out.exists() else [], process.pid)
 
 
-def free_port() -> int:
-    """A TCP port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
-
-
-def _wait_listening(port: int, server: subprocess.Popen[str]) -> None:
-    """Returns when somebody listens on the port, without connecting to it."""
-    wanted, deadline = f":{port:04X} ", time.monotonic() + 20
-    while server.poll() is None and time.monotonic() < deadline:
-        for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-            for line in Path(table).read_text().splitlines():
-                fields = line.split()
-                if fields[1].endswith(wanted.strip()) and fields[3] == "0A":
-                    return
-        time.sleep(0.01)
-
-
 def run_pingpong(
     env: dict[str, str], provider: str, ep_type: str, count: int, size: int, *more: str
 ) -> list[tuple[int, str]]:
@@ -137,8 +117,12 @@ def run_pingpong(
     common = ["fi_pingpong", "-p", provider, "-e", ep_type, "-I", str(count), "-S", str(size)]
     port = free_port()
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    server = subprocess.Popen([*common, *more, "-B", str(port)], env=env, **pipes)
-    _wait_listening(port, server)
-    client = subprocess.Popen([*common, *more, "-P", str(port), "127.0.0.1"], env=env, **pipes)
-    outputs = [process.communicate(timeout=60)[0] for process in (server, client)]
+    commands = ([*common, *more, "-B", str(port)], [*common, *more, "-P", str(port), "127.0.0.1"])
+    with subprocess.Popen(commands[0], env=env, **pipes) as server:
+        try:
+            wait_listening(port, server)
+            with subprocess.Popen(commands[1], env=env, **pipes) as client:
+                outputs = [process.communicate(timeout=60)[0] for process in (server, client)]
+        finally:
+            server.kill()
     return [(server.returncode, outputs[0]), (client.returncode, outputs[1])]

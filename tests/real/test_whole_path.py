@@ -5,10 +5,8 @@ The judges: the program's own parameters, the real trace_processor, and DuckDB.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,13 +18,14 @@ import pytest
 
 from sigmatrace import api
 from sigmatrace.schema import Fate, Op
+from tests.listening import free_port
 from tests.trace_processor import TraceProcessor
 
 pytestmark = pytest.mark.real
 
 CAPTURE = Path(sys.executable).with_name("sigmatrace-capture")
 
-PAIR = Path(__file__).with_name("pair.py")
+PAIR = Path(__file__).parents[1] / "pair.py"
 MODES = ("simple", "full")
 ONE_SIDED = (Op.PUT, Op.GET, Op.ATOMIC, Op.ATOMIC_FETCH)
 
@@ -99,12 +98,6 @@ class Traced:
         return self.result.ledger["exports"]["perfetto"]
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def capture(program: Program, mode: str, run: Path) -> subprocess.CompletedProcess[str]:
     port = free_port()
     command = [sys.executable, PAIR, str(port)]
@@ -135,15 +128,10 @@ def traced(
 ) -> Traced:
     program, mode = request.param
     folder = tmp_path_factory.mktemp(program.name)
-    for attempt in range(3):
-        done = capture(program, mode, folder / f"run-{attempt}")
-        if done.returncode != errno.EADDRINUSE:  # somebody else was faster with the port
-            break
+    done = capture(program, mode, folder / "run")
     assert done.returncode == 0, done.stderr
     out = folder / "out"
-    result = api.run(
-        folder / f"run-{attempt}", export=["perfetto", "parquet", "json", "matrix"], out=out
-    )
+    result = api.run(folder / "run", export=["perfetto", "parquet", "json", "matrix"], out=out)
     sql = duckdb.connect()
     parquet = out / "parquet"
     sql.execute(f"create view ops as select * from read_parquet('{parquet}/ops/*.parquet')")

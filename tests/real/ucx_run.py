@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 import sys
-import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -18,6 +16,8 @@ sys.path.insert(0, str(HERE.parent / "native"))
 
 from native_run import NATIVE, environment  # noqa: E402
 from plain_reader import Rank, read_all  # noqa: E402
+
+from tests.listening import free_port, wait_listening  # noqa: E402
 
 KINDS = {1: "MSG", 2: "TAG", 3: "RMA", 4: "AM", 5: "STREAM"}
 DIRS = {1: "OUT", 2: "IN"}
@@ -84,51 +84,28 @@ class Setting:
         )
 
 
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def await_listener(port: int, server: subprocess.Popen[str]) -> None:
-    """Until the kernel's table shows a listener on the port."""
-    wanted = f":{port:04X}"
-    end = time.monotonic() + 30
-    while time.monotonic() < end and server.poll() is None:
-        for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-            for line in Path(table).read_text().splitlines()[1:]:
-                fields = line.split()
-                if fields[1].endswith(wanted) and fields[3] == "0A":
-                    return
-        time.sleep(0.01)
-    raise AssertionError(f"no server on port {port}")
-
-
 def perftest(setting: Setting, out: Path, test: str, *options: str) -> tuple[Rank, Rank]:
     """Runs server and client; their rank files in this order."""
     port = free_port()
     common = ["-t", test, "-p", str(port), *options]
     env = setting.environment(out)
-    server = subprocess.Popen(
+    with subprocess.Popen(
         [setting.ucx.perftest, *common], env=env, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        await_listener(port, server)
-        client = subprocess.run(
-            [setting.ucx.perftest, "127.0.0.1", *common],
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        assert client.returncode == 0, client.stdout + client.stderr
-        server.communicate(timeout=60)
-        assert server.returncode == 0
-    finally:
-        server.kill()
-        server.wait()
+    ) as server:
+        try:
+            wait_listening(port, server)
+            client = subprocess.run(
+                [setting.ucx.perftest, "127.0.0.1", *common],
+                env=env,
+                capture_output=True,
+                text=True,
+                timeout=60,
+            )
+            assert client.returncode == 0, client.stdout + client.stderr
+            server.communicate(timeout=60)
+            assert server.returncode == 0
+        finally:
+            server.kill()
     by_pid = {rank.header["pid"]: rank for rank in read_all(out)}
     first = by_pid.pop(server.pid)
     (second,) = by_pid.values()

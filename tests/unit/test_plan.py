@@ -109,3 +109,12 @@ def test_built_in_stages_fit_together():
     made = plan.make([Traffic(), Match(), Messages(), Topology(), Clock()], [PerfettoExporter()])
     assert [one.name for one in made.stages] == ["clock", "topology", "match", "traffic"]
     assert made.passes == 1
+
+
+def test_an_event_table_that_a_stage_adds_is_there_for_later_stages():
+    maker = stage("maker", {"ops": {"t_tsc": "u8"}})
+    type(maker).adds = {"wqes": {"opcode": "u1"}}
+    reader = stage("a_reader", {"wqes": {"opcode": "u1"}}, {"wqes": {"bytes": "u8"}})
+    made = plan.make([reader, maker], [exporter({"wqes": {"bytes": "u8"}})])
+    assert [one.name for one in made.stages] == ["maker", "a_reader"]
+    assert "wqes.{opcode}" in made.text()

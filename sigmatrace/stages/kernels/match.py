@@ -72,22 +72,21 @@ def inversion_kernel(channel, op, fate, ordinal, aux, low, last_ordinal, last_au
     return inverted
 
 
-@kernel(void(U1R, U4R, U1R, U4R, U8W))
-def flow_kernel(op, group, fate, ordinal, out_flow):
+@kernel(void(U4R, U1R, U4R, U8W))
+def flow_kernel(group, fate, ordinal, out_flow):
     """Give both ends of a message the same number.
 
     Args:
-        op: ``(n,)`` u1, ``schema.Op``.
         group: ``(n,)`` u4, stream of messages that both ends share.
         fate: ``(n,)`` u1, ``schema.Fate``.
         ordinal: ``(n,)`` u4, place in the stream, modulo 2^32, arrivals in posting order.
         out_flow: ``(n,)`` u8, output: ``(group + 1) << 32 | ordinal``; 0, the sentinel "none",
-            unless a SEND (1) or RECV (2) is MATCHABLE (0).
+            unless the row is MATCHABLE (0).
 
     Any order. Complexity O(n).
     """
-    for i in range(op.size):
-        if fate[i] == 0 and (op[i] == 1 or op[i] == 2):
+    for i in range(group.size):
+        if fate[i] == 0:
             high = (np.uint64(group[i]) + np.uint64(1)) << np.uint64(32)
             out_flow[i] = high | np.uint64(ordinal[i])
         else:
@@ -192,12 +191,12 @@ def count_kernel(op, fate, out_count):
     """Count rows by operation and fate.
 
     Args:
-        op: ``(n,)`` u1, ``schema.Op``; values from 10 on count as 0 (unknown).
+        op: ``(n,)`` u1, ``schema.Op``; values that have no row count as 0 (unknown).
         fate: ``(n,)`` u1, ``schema.Fate``, below 16.
-        out_count: ``(10, 16)`` i8, output, added to.
+        out_count: ``(operations, 16)`` i8, output, added to.
 
     Any order. Complexity O(n).
     """
     for i in range(op.size):
-        what = op[i] if op[i] < 10 else 0
+        what = op[i] if op[i] < out_count.shape[0] else 0
         out_count[what, fate[i] & 15] += 1

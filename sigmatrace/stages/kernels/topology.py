@@ -9,11 +9,12 @@ from numba import int64
 from sigmatrace.stages.kernels.jit import I4R, I4W, U1R, U1W, U4R, U4W, kernel
 
 
-@kernel(int64(U4R, U1R, I4R, I4R, I4R, U4R, U1R, U1R, I4W, I4W, U4W, U1W, U1W))
+@kernel(int64(U4R, U1R, I4R, U1R, I4R, I4R, U4R, U1R, U1R, I4W, I4W, U4W, U1W, U1W))
 def route_kernel(
     channel,
     op,
     proc,
+    op_class,
     src,
     dst,
     group,
@@ -31,6 +32,7 @@ def route_kernel(
         channel: ``(n,)`` u4, row of the per-channel arrays; beyond them: record lost.
         op: ``(n,)`` u1, ``schema.Op``.
         proc: ``(n,)`` i4, process that recorded the row.
+        op_class: ``(256,)`` u1, ``schema.OpClass`` by operation.
         src: ``(channels,)`` i4, process numbers, -1 unknown.
         dst: ``(channels,)`` i4, likewise.
         group: ``(channels,)`` u4, 2^32-1 for none.
@@ -39,13 +41,13 @@ def route_kernel(
         out_src: ``(n,)`` i4, output.
         out_dst: ``(n,)`` i4, output.
         out_group: ``(n,)`` u4, output; 2^32-1 unless the fate is MATCHABLE (0).
-        out_fate: ``(n,)`` u1, output; SEND and RECV: the channel's; PUT, GET, ATOMIC,
-            ATOMIC_FETCH: ONE_SIDED (1); all others: NOT_A_MESSAGE (2).
+        out_fate: ``(n,)`` u1, output; by class: SEND (1) and RECV (2): the channel's;
+            ONE_SIDED (3): ONE_SIDED (1); OTHER (0): NOT_A_MESSAGE (2).
         out_layer: ``(n,)`` u1, output; 0 when the channel is not known.
 
     Returns:
         How many rows name a channel that is not known; such rows keep their own process at
-        their own end, and SEND and RECV among them get PEER_UNKNOWN (3).
+        their own end, and sends and receives among them get PEER_UNKNOWN (3).
 
     Any order. Complexity O(n). Source: docs/format.md 2.1, 2.2.
     """
@@ -53,7 +55,7 @@ def route_kernel(
     none = np.uint32(0xFFFFFFFF)
     for i in range(channel.size):
         c = channel[i]
-        what = op[i]
+        what = op_class[op[i]]
         if c < src.size:
             out_src[i] = src[c]
             out_dst[i] = dst[c]
@@ -65,9 +67,9 @@ def route_kernel(
             out_dst[i] = proc[i] if what == 2 else -1
             out_layer[i] = 0
             f, g = np.uint8(3), none
-        if what == 0 or what >= 7:
+        if what == 0:
             f = np.uint8(2)
-        elif what >= 3:
+        elif what == 3:
             f = np.uint8(1)
         out_fate[i] = f
         out_group[i] = g if f == 0 else none

@@ -11,9 +11,9 @@ import numpy as np
 from sigmatrace.capture.account import Account, account
 from sigmatrace.capture.index import FileIndex, find_rank_files, index_file
 from sigmatrace.capture.merge import ProcessBase, merge
-from sigmatrace.capture.read import TABLE_OF, ReadLoss, plan, read
+from sigmatrace.capture.read import ReadLoss, plan, read
 from sigmatrace.partition import Partition, Run
-from sigmatrace.schema import Dir, Kind, Layer, MarkKind, Op, Schema
+from sigmatrace.schema import EVENT_NAMES, Dir, Kind, Layer, MarkKind, Op, Schema
 from sigmatrace.testing.write import records
 
 NAME = "host-1-1000000000000000000.msgpack"
@@ -80,7 +80,7 @@ class Loaded:
         if not self.parts:
             return {schema: Counter() for schema in UNIQUE}
         return {
-            schema: Counter(self.column(TABLE_OF[schema], name).tolist())
+            schema: Counter(self.column(EVENT_NAMES[schema], name).tolist())
             for schema, name in UNIQUE.items()
         }
 

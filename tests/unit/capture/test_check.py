@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from sigmatrace.capture import check, environment, libraries
+from sigmatrace.capture.layers import LAYERS
 
-SHIMS = environment.Shims(core=Path("/l/c.so"), ucx=Path("/l/u.so"), ofi_hook=Path("/l/p/h.so"))
+SHIMS = environment.Shims(
+    core=Path("/l/c.so"), preload={"ucx": Path("/l/u.so")}, ofi_hook=Path("/l/p/h.so")
+)
 
 
 def settings(out, **changes):
@@ -54,17 +57,17 @@ def test_without_native_libraries(tmp_path):
 
 
 def test_installed_libraries_say_what_the_loader_would_load():
-    (first, *_) = libraries.found("libfabric", {})
+    (first, *_) = libraries.found(LAYERS["ofi"], {})
     number = ctypes.CDLL("libfabric.so.1").fi_version()
     assert first.version == f"{number >> 16}.{number & 0xFFFF}"
-    (ucx, *_) = libraries.found("libucp", {})
+    (ucx, *_) = libraries.found(LAYERS["ucp"], {})
     said = subprocess.run(["ucx_info", "-v"], capture_output=True, text=True, check=True).stdout
     assert f"ersion {ucx.version}" in said.replace("version: ", "version ")
 
 
 def test_library_path_comes_first(tmp_path):
     (tmp_path / "libucp.so.0").write_bytes(b"no library")
-    (first, second, *_) = libraries.found("libucp", {"LD_LIBRARY_PATH": f"/no:{tmp_path}"})
+    (first, second, *_) = libraries.found(LAYERS["ucp"], {"LD_LIBRARY_PATH": f"/no:{tmp_path}"})
     assert first == libraries.Library(tmp_path / "libucp.so.0", "")
     assert second.version
 

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from sigmatrace.capture import environment as env
+from sigmatrace.capture.layers import LAYERS
 from sigmatrace.capture.runid import run_id, under_launcher
 from sigmatrace.errors import CaptureError, ConfigError
 
 LIB = Path("/opt/st/lib")
 SHIMS = env.Shims(
     core=LIB / "libsigmatrace_core.so",
-    ucx=LIB / "libsigmatrace_ucx.so",
-    ofi=LIB / "libsigmatrace_ofi.so",
+    preload={name: LIB / f"libsigmatrace_{name}.so" for name in ("ofi", "ucx")},
     ofi_hook=LIB / "prov" / "libofi_hook_sigmatrace-fi.so",
 )
 
@@ -23,7 +23,7 @@ def settings(**changes):
 
 
 def test_all_layers_by_hook():
-    got = env.compose(settings(layers=env.LAYERS), SHIMS, {})
+    got = env.compose(settings(layers=tuple(LAYERS)), SHIMS, {})
     assert got == {
         "SIGMATRACE_OUT": "/data/run",
         "SIGMATRACE_RUN_ID": "ab",
@@ -38,7 +38,7 @@ def test_all_layers_by_hook():
 
 def test_libfabric_by_preload_sets_no_hook():
     got = env.compose(settings(ofi_entry="preload"), SHIMS, {})
-    assert got["LD_PRELOAD"].split(":")[-1] == f"{LIB}/libsigmatrace_ofi.so"
+    assert f"{LIB}/libsigmatrace_ofi.so" in got["LD_PRELOAD"].split(":")
     assert "FI_HOOK" not in got
     assert "FI_PROVIDER_PATH" not in got
 
@@ -78,7 +78,7 @@ def test_provider_path(users, expected):
 
 
 def test_a_blank_in_the_installation_path():
-    shims = env.Shims(core=Path("/my lib/libc.so"), ucx=Path("/my lib/libu.so"))
+    shims = env.Shims(core=Path("/my lib/libc.so"), preload={"ucx": Path("/my lib/libu.so")})
     got = env.compose(settings(), shims, {"LD_LIBRARY_PATH": "/x"})
     assert got["LD_PRELOAD"] == "libc.so:libu.so"
     assert got["LD_LIBRARY_PATH"] == "/my lib:/x"
@@ -91,7 +91,7 @@ def test_a_colon_in_the_installation_path_is_refused():
 
 def test_layers():
     assert env.parse_layers("ucx,ofi") == ("ofi", "ucp", "uct")
-    assert env.parse_layers("all") == env.LAYERS
+    assert env.parse_layers("all") == tuple(LAYERS)
     assert env.parse_layers(" UCT ,uct") == ("uct",)
     with pytest.raises(ConfigError, match="verbz"):
         env.parse_layers("ofi,verbz")
@@ -100,8 +100,8 @@ def test_layers():
 
 
 def test_missing_layers_depend_on_the_entry():
-    shims = env.Shims(core=SHIMS.core, ofi=SHIMS.ofi)
-    assert env.missing_layers(settings(layers=env.LAYERS), shims) == ("ofi", "ucp", "uct")
+    shims = env.Shims(core=SHIMS.core, preload={"ofi": SHIMS.preload["ofi"]})
+    assert env.missing_layers(settings(layers=tuple(LAYERS)), shims) == ("ofi", "ucp", "uct")
     assert env.missing_layers(settings(ofi_entry="preload"), shims) == ("ucp",)
 
 

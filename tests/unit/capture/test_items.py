@@ -156,6 +156,16 @@ def test_hostile_header(tmp_path: Path) -> None:
     check_balance(loaded)
 
 
+def test_records_of_other_fields_than_the_readers_are_not_read(tmp_path: Path) -> None:
+    fields = [["size_bytes", "<u8"], ["t_tsc", "<u8"], ["rest", "16u1"]]
+    header = header_item(schemas={"1": {"name": "op", "size": 32, "fields": fields}})
+    (tmp_path / NAME).write_bytes(header + chunk_item(Schema.OP, 1, 0, records(Schema.OP, 3)))
+    loaded = load_folder(tmp_path)
+    assert loaded.account.unknown == {"layout of schema 1": 1}
+    assert loaded.account.schemas["op"].read == 0
+    check_balance(loaded)
+
+
 def test_numbers_of_a_chunk_that_lie(tmp_path: Path) -> None:
     good = chunk_item(Schema.OP, 1, 2**64 - 1, records(Schema.OP, 3), dropped=2**64 - 1)
     lying = bytearray(chunk_item(Schema.OP, 1, 0, records(Schema.OP, 3)))

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
-from sigmatrace.capture.objects import object_tables, ofi_name, socket_name, thread_names
+from sigmatrace.capture.names.ofi import ofi_name
+from sigmatrace.capture.names.sockets import socket_name
+from sigmatrace.capture.objects import object_tables, thread_names
+from sigmatrace.schema import Layer
 
 
 def ipv4(ip: str, port: int, size: int = 16) -> bytes:
@@ -68,6 +71,25 @@ def test_connected_libfabric_endpoints_mirror() -> None:
     there = endpoints({9: {**common, "local": b, "peer": a}})[9]
     assert (here["local"], here["peer"]) == (there["peer"], there["local"])
     assert (here["layer"], here["depth"], here["owner"]) == (1, 1, 0)
+
+
+def test_a_connection_with_the_names_of_an_earlier_one_is_its_later_life() -> None:
+    a, b = ipv4("10.0.0.1", 1), ipv4("10.0.0.2", 2)
+    one = {"type": "ofi_endpoint", "prov": "tcp", "ep_type": "msg", "local": a, "peer": b}
+    rows = endpoints({9: {**one, "t_tsc": 30}, 5: {**one, "t_tsc": 10, "closed_tsc": 20}})
+    lives = [(rows[key]["life"], rows[key]["born_tsc"], rows[key]["gone_tsc"]) for key in (5, 9)]
+    assert lives == [(0, 10, 20), (1, 30, 0)]
+
+
+def test_registered_memory_is_a_region() -> None:
+    one = {"type": "memory", "layer": "ofi", "address": 4096, "length_bytes": 64, "key": 2**63}
+    tables = object_tables({7: {**one, "t_tsc": 5, "closed_tsc": 8}}, "h")
+    assert tables["regions"].to_pylist() == [
+        {
+            "object": 7, "layer": Layer.OFI, "key": 2**63, "address": 4096, "length_bytes": 64,
+            "born_tsc": 5, "gone_tsc": 8,
+        }
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("ep_type", ["rdm", "dgram"])
@@ -150,7 +172,7 @@ def test_names_threads_and_libraries() -> None:
         1: {"type": "name", "name": "loop"},
         2: {"type": "thread", "tid": 77, "name": "worker"},
         3: {"type": "library", "layer": "ucp", "name": "libucp.so.0", "how": "symbol"},
-        4: {"type": "library", "layer": 1, "name": "libfabric.so.1", "version": "2.5"},
+        4: {"type": "library", "layer": "OFI", "name": "libfabric.so.1", "version": "2.5"},
     }
     tables = object_tables(objects, "h")
     assert tables["names"].to_pylist() == [{"name": 1, "text": "loop"}]

@@ -15,8 +15,8 @@ from sigmatrace.capture import items
 from sigmatrace.capture.account import damage_rows
 from sigmatrace.capture.index import index_file
 from sigmatrace.capture.merge import merge
-from sigmatrace.capture.read import TABLE_OF, plan, read
-from sigmatrace.schema import EVENT_TABLES, RECORDS, Kind, Schema
+from sigmatrace.capture.read import plan, read
+from sigmatrace.schema import EVENT_NAMES, EVENT_TABLES, RECORDS, Kind, Schema
 from sigmatrace.testing.write import RankFile, records
 
 
@@ -38,7 +38,7 @@ def random_records(schema: Schema, count: int, seed: int) -> np.ndarray:
 @settings(deadline=None, max_examples=40)
 @given(
     st.lists(
-        st.tuples(st.sampled_from(list(TABLE_OF)), st.integers(1, 3), st.integers(0, 40)),
+        st.tuples(st.sampled_from(list(EVENT_NAMES)), st.integers(1, 3), st.integers(0, 40)),
         max_size=12,
     ),
     st.sampled_from([1, 1000, 1 << 20]),
@@ -67,7 +67,7 @@ def test_every_field_of_every_record(
 
 
 def check_thread(loaded: Loaded, schema: Schema, thread: int, wanted: np.ndarray) -> None:
-    table = TABLE_OF[schema]
+    table = EVENT_NAMES[schema]
     mine = loaded.column(table, "thread") == thread
     assert int(mine.sum()) == len(wanted)
     for name in EVENT_TABLES[table]:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sigmatrace.schema import Fate, Kind, Op, OpFlag
-from sigmatrace.stages.match import Match
+from sigmatrace.schema import ChannelFlag, Fate, Kind, Op, OpFlag
+from sigmatrace.stages.match import COUNTS, Match
 from sigmatrace.stages.match_order import restore
 from sigmatrace.stages.topology import Topology
 from tests.factories import (
@@ -221,4 +221,26 @@ def test_restore_hands_the_ordinals_out_by_posting_order(rows, base):
 
 
 def test_fates_fit_the_counting_table():
-    assert max(Fate) < 16 and max(Op) < 10
+    assert max(Fate) < COUNTS[1]
+
+
+def test_a_put_with_data_is_the_send_of_the_arrival_that_shows_its_data():
+    data = {"kind": Kind.RMA, "flags": ChannelFlag.HAS_DATA, "data": 7}
+    run = make_run(
+        processes=[{}, {}],
+        endpoints=ucp_endpoints(2, [(0, 5, 1), (1, 5, 0)]),
+        channels=[out_channel(0, 5, **data), in_channel(1, **data)],
+    )
+    topology = Topology()
+    routes = topology.summarize(run)
+    run = run.with_results(topology.results(routes))
+    rows = [
+        {"proc": 0, "channel": 0, "op": Op.PUT_DATA, "size_bytes": 8},
+        {"proc": 1, "channel": 1, "op": Op.RECV, "size_bytes": 8},
+        {"proc": 0, "channel": 0, "op": Op.PUT, "size_bytes": 8, "ordinal": 1},
+    ]
+    parts, messages, ledger = match((run, topology, routes), rows)
+    first, second, plain = parts[0].column("ops", "flow").tolist()
+    assert first == second != 0 == plain
+    assert [row["matched"] for row in messages] == [1]
+    assert (ledger["sends"], ledger["receives"], ledger["one_sided"]) == (1, 1, 1)

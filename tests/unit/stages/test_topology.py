@@ -245,6 +245,35 @@ def test_connected_endpoints_share_the_servers_port_and_are_told_apart_by_pair()
     ]  # fmt: skip
 
 
+def reopened(lives):
+    """Two processes whose connection of the same names was made again, as often as said."""
+    a, b = "ofi:tcp/msg:10.0.0.1:1", "ofi:tcp/msg:10.0.0.2:7"
+    ends = [
+        {**ofi(proc, 10 + life, local, peer), "life": life}
+        for proc, (local, peer) in enumerate([(a, b), (b, a)])
+        for life in range(lives[proc])
+    ]
+    channels = [
+        {**make(end["proc"], end["object"], layer=Layer.OFI, kind=Kind.MSG), **own}
+        for end in ends
+        for own in ({"object": end["object"]},)
+        for make in ((out_channel, in_channel)[end["proc"]],)
+    ]
+    return routes(2, endpoints=ends, channels=channels)
+
+
+def test_the_nth_connection_of_two_names_is_the_nth_at_the_other_end():
+    rows = reopened((3, 3))
+    assert fates(rows) == [Fate.MATCHABLE] * 6
+    groups = [row["group"] for row in rows]
+    assert groups[:3] == groups[3:] and len(set(groups)) == 3
+
+
+def test_connections_of_two_names_that_the_ends_count_differently_are_ambiguous():
+    assert set(fates(reopened((3, 2)))) == {Fate.SOURCE_AMBIGUOUS}
+    assert set(fates(reopened((2, 0)))) == {Fate.PEER_NOT_TRACED}
+
+
 def test_client_server_endpoints_lead_to_their_workers():
     """The receiver of a tagged message knows its worker only, not the endpoint."""
     there, back = "ucp:10.0.0.1:5-10.0.0.2:6", "ucp:10.0.0.2:6-10.0.0.1:5"

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sigmatrace.schema import NO_GROUP
+from sigmatrace.schema import NO_GROUP, OP_CLASS
 from sigmatrace.stages.kernels.rows import number_rows_kernel
 from sigmatrace.stages.kernels.topology import route_kernel
 
@@ -34,7 +34,7 @@ def test_route_matches_python(rows):
         for i, dtype in enumerate((np.uint32, np.uint8, np.int32))
     )
     out = [np.empty(len(rows), d) for d in (np.int32, np.int32, np.uint32, np.uint8, np.uint8)]
-    lost = route_kernel(channel, op, proc, *per, *out)
+    lost = route_kernel(channel, op, proc, OP_CLASS, *per, *out)
     assert lost == sum(c >= 3 for c, _, _ in rows)
     for row, got in zip(rows, zip(*(o.tolist() for o in out), strict=True), strict=True):
         c, o, p = row
@@ -43,5 +43,5 @@ def test_route_matches_python(rows):
         else:
             src, dst = (-1, p) if o == 2 else (p, -1)
             group, fate, layer = NO_GROUP, 3, 0
-        fate = fate if o in (1, 2) else 1 if o in (3, 4, 5, 6) else 2
+        fate = fate if o in (1, 2, 10) else 1 if o in (3, 4, 5, 6) else 2
         assert got == (src, dst, group if fate == 0 else NO_GROUP, fate, layer)

@@ -1,0 +1,1 @@
+"""Canonical names of endpoints, layer by layer."""

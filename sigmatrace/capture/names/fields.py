@@ -1,0 +1,33 @@
+"""Typed access to the fields of an object; a file may hold anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+Fields = Mapping[str, Any]
+Objects = Mapping[int, Fields]
+
+
+def integer(fields: Fields, key: str, bits: int = 32) -> int:
+    """Return an unsigned field, 0 if it is missing, of another type, or too large."""
+    value = fields.get(key, 0)
+    is_fit = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << bits
+    return value if is_fit else 0
+
+
+def text(fields: Fields, key: str) -> str:
+    """Return a text field, "" if it is missing or of another type."""
+    value = fields.get(key, "")
+    return value if isinstance(value, str) else ""
+
+
+def binary(fields: Fields, key: str) -> bytes:
+    """Return a binary field, empty if it is missing or of another type."""
+    value = fields.get(key, b"")
+    return value if isinstance(value, bytes) else b""
+
+
+def of_type(objects: Objects, kind: str) -> Objects:
+    """Return the objects of one type, by id."""
+    return {key: fields for key, fields in objects.items() if fields.get("type") == kind}

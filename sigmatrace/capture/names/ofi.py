@@ -1,0 +1,58 @@
+"""Names of libfabric's endpoints and addresses."""
+
+from __future__ import annotations
+
+from sigmatrace.capture.names.fields import Fields, Objects, binary, integer, of_type, text
+from sigmatrace.capture.names.naming import Endpoint, Naming
+from sigmatrace.capture.names.sockets import socket_name
+from sigmatrace.schema import Layer
+
+_GLOBAL_PROVIDERS = frozenset(
+    ("efa", "psm2", "psm3", "opx", "cxi", "verbs", "ucx", "gni", "bgq", "mlx", "lpp")
+)
+
+
+def ofi_name(provider: str, ep_type: str, address: bytes, host: str) -> str:
+    """Return the canonical name of a libfabric address, "" if there is none."""
+    if not address:
+        return ""
+    prefix = f"ofi:{provider}/{ep_type}:"
+    socket = socket_name(address, host)
+    if socket is not None:
+        return prefix + socket
+    stripped = address.rstrip(b"\0")
+    is_text = bool(stripped) and all(0x20 <= byte < 0x7F for byte in stripped)
+    name = prefix + (stripped.decode("ascii") if is_text else address.hex())
+    is_global = provider.split(";")[0] in _GLOBAL_PROVIDERS
+    return name if is_global else f"{name}@{host}"
+
+
+def _ofi_endpoint(fields: Fields, objects: Objects, host: str) -> tuple[str, str]:
+    provider, ep_type = text(fields, "prov"), text(fields, "ep_type")
+    local, peer = binary(fields, "local"), binary(fields, "peer")
+    return ofi_name(provider, ep_type, local, host), ofi_name(provider, ep_type, peer, host)
+
+
+def _address_rows(objects: Objects, host: str) -> list[tuple[int, int, str]]:
+    """Name the entries of address vectors; an entry that was used for two addresses has none."""
+    bound: dict[int, Fields] = {}
+    for fields in of_type(objects, "ofi_endpoint").values():
+        bound.setdefault(integer(fields, "av"), fields)
+    vectors = of_type(objects, "ofi_av")
+    names: dict[tuple[int, int], str] = {}
+    for fields in of_type(objects, "ofi_address").values():
+        av = integer(fields, "av")
+        endpoint = bound.get(av, {})
+        provider = text(endpoint, "prov") or text(vectors.get(av, {}), "prov")
+        ep_type = "dgram" if text(endpoint, "ep_type") == "dgram" else "rdm"
+        name = ofi_name(provider, ep_type, binary(fields, "address"), host)
+        key = av, integer(fields, "addr", 64)
+        names[key] = name if names.get(key, name) == name else ""
+    return [(av, addr, name) for (av, addr), name in names.items()]
+
+
+OFI = Naming(
+    {"ofi_endpoint": Endpoint(Layer.OFI, _ofi_endpoint)},
+    frozenset(("ofi_av", "ofi_address")),
+    _address_rows,
+)
