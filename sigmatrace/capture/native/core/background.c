@@ -53,6 +53,8 @@ static void *work(void *nothing)
 {
     prctl(PR_SET_NAME, "sigmatrace");
     st_local.mute = st_writer_part();
+    if (sched_getscheduler(0) != SCHED_OTHER) /* of a real-time program */
+        sched_setscheduler(0, SCHED_OTHER, &(struct sched_param){0});
     for (;;) {
         uint32_t seen = __atomic_load_n(&calls, __ATOMIC_SEQ_CST);
         if (take_one())
