@@ -33,7 +33,7 @@ ST_API bool st_library_seen(enum st_layer layer, const char *name, const char *v
                             const char *path, const char *how);
 /* Is recording running now (files open, not stopped, not failed)? Cheap. */
 ST_API bool st_recording(void);
-/* Stop and start by the program; flush writes what is buffered by this thread. */
+/* Stop and start by the program; flush returns when what this thread recorded is in the file. */
 ST_API void st_stop(void);
 ST_API void st_start(void);
 ST_API void st_flush(void);
