@@ -26,7 +26,8 @@ static struct st_rows *add_level(struct st_thread *thread)
     for (uint32_t i = 0; i < thread->level_count && capacity < LAST_ROWS; i++)
         capacity *= 8;
     struct st_area *area =
-        st_area_take(thread, ST_SCHEMA_AGGREGATE, thread->seq[ST_SCHEMA_AGGREGATE], capacity, false);
+        st_area_take(thread, ST_SCHEMA_AGGREGATE, thread->seq[ST_SCHEMA_AGGREGATE], capacity,
+                     false);
     if (!area)
         return NULL;
     memset(area->base + ST_RECORDS_AT, 0, capacity * sizeof(struct st_aggregate_record));

@@ -1,7 +1,7 @@
 /* The writer: a thread of this process that writes out the segments that others have filled.
  * A full segment lies in a slot until somebody takes it out: the writer, a thread that flushes,
- * or the end of the process. When all slots are taken, threads write their segments themselves,
- * so nothing is lost and memory is bounded. */
+ * or the end of the process. When all slots stay taken for a moment, threads write their segments
+ * themselves, so nothing is lost and memory is bounded. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/futex.h>
@@ -17,8 +17,10 @@
 
 #define SLOTS 32u
 #define STACK_BYTES (256u << 10)
-#define PATIENCE 200000 /* naps of 50 us */
+/* Naps of 50 us. The writer gets a while alone: two that write at once only wait, on their
+ * processors, for each other's lock of the file. */
 #define ALONE 40
+#define PATIENCE 200000
 
 enum { NEVER, IDLE, STARTED, ENDED };
 
@@ -28,6 +30,13 @@ static uint32_t calls;             /* hand-overs so far: what the writer sleeps 
 static uint32_t asleep;
 static int state = IDLE;
 static bool kept; /* a segment could not be written: it is in the ring file only */
+
+static void nap(void)
+{
+    int saved = errno;
+    nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+    errno = saved;
+}
 
 static bool take_one(void)
 {
@@ -53,7 +62,8 @@ static void *work(void *nothing)
 {
     prctl(PR_SET_NAME, "sigmatrace");
     st_local.mute = st_writer_part();
-    if (sched_getscheduler(0) != SCHED_OTHER) /* of a real-time program */
+    int policy = sched_getscheduler(0);
+    if (policy == SCHED_FIFO || policy == SCHED_RR)
         sched_setscheduler(0, SCHED_OTHER, &(struct sched_param){0});
     for (;;) {
         uint32_t seen = __atomic_load_n(&calls, __ATOMIC_SEQ_CST);
@@ -115,9 +125,13 @@ bool st_background_put(struct st_area *area)
 {
     uint32_t at = __atomic_fetch_add(&next_in, 1, __ATOMIC_RELAXED) % SLOTS;
     struct st_area *none = NULL;
-    if (!__atomic_compare_exchange_n(&slots[at], &none, area, false, __ATOMIC_SEQ_CST,
-                                     __ATOMIC_RELAXED))
-        return false;
+    for (int naps = 0; !__atomic_compare_exchange_n(&slots[at], &none, area, false,
+                                                    __ATOMIC_SEQ_CST, __ATOMIC_RELAXED);
+         naps++, none = NULL) {
+        if (naps == ALONE || !st_background_runs())
+            return false;
+        nap();
+    }
     __atomic_fetch_add(&calls, 1, __ATOMIC_SEQ_CST);
     if (__atomic_load_n(&asleep, __ATOMIC_SEQ_CST)) {
         int saved = errno;
@@ -132,13 +146,10 @@ bool st_background_put(struct st_area *area)
 
 bool st_background_wait(struct st_thread *thread)
 {
-    int saved = errno;
-    /* The writer gets a while alone: two that write at once only wait for each other's lock of
-     * the file. */
-    for (int naps = 0; __atomic_load_n(&thread->handed, __ATOMIC_ACQUIRE) && naps < PATIENCE; naps++)
+    for (int naps = 0; naps < PATIENCE && __atomic_load_n(&thread->handed, __ATOMIC_ACQUIRE);
+         naps++)
         if (naps < ALONE || !take_one())
-            nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
-    errno = saved;
+            nap();
     return !__atomic_load_n(&thread->handed, __ATOMIC_ACQUIRE) &&
            !__atomic_load_n(&kept, __ATOMIC_RELAXED);
 }

@@ -215,7 +215,8 @@ ST_HIDDEN struct st_thread *st_thread_self(void);
 /* The calling thread if it ever attached in this process, also while not recording. */
 ST_HIDDEN struct st_thread *st_thread_known(void);
 ST_HIDDEN bool st_segment_make(struct st_thread *thread, uint32_t schema);
-/* Leaves a full segment to the writer and goes on in another; false when that cannot be. */
+/* Leaves a full segment to the writer and goes on in another, or writes it when there is no slot;
+ * false when neither could be. */
 ST_HIDDEN bool st_segment_hand_over(struct st_thread *thread, uint32_t schema);
 ST_HIDDEN bool st_segment_flush(struct st_thread *thread, uint32_t schema);
 ST_HIDDEN bool st_thread_flush(struct st_thread *thread);

@@ -150,9 +150,10 @@ bool st_segment_hand_over(struct st_thread *thread, uint32_t schema)
     if (st_background_put(full))
         return true;
     use(segment, full, capacity);
-    __atomic_fetch_sub(&thread->handed, 1, __ATOMIC_RELEASE);
     st_area_give(fresh);
-    return false;
+    bool done = st_area_write(full);
+    __atomic_fetch_sub(&thread->handed, 1, __ATOMIC_RELEASE); /* the exit waits until here */
+    return done;
 }
 
 bool st_segment_flush(struct st_thread *thread, uint32_t schema)
