@@ -62,9 +62,8 @@ static void *work(void *nothing)
 {
     prctl(PR_SET_NAME, "sigmatrace");
     st_local.mute = st_writer_part();
-    int policy = sched_getscheduler(0);
-    if (policy == SCHED_FIFO || policy == SCHED_RR)
-        sched_setscheduler(0, SCHED_OTHER, &(struct sched_param){0});
+    /* It does not interrupt the thread that wakes it, whatever the program's own priority. */
+    sched_setscheduler(0, SCHED_BATCH, &(struct sched_param){0});
     for (;;) {
         uint32_t seen = __atomic_load_n(&calls, __ATOMIC_SEQ_CST);
         if (take_one())
