@@ -70,10 +70,15 @@ static void begin_connection(struct st_verbs_qp *state, enum ibv_qp_state now)
     st_object_end(&o);
 }
 
-static void end_connection(struct st_verbs_qp *state)
+/* `t_tsc`: before the call that ended it, as the number may be given to another at once. */
+static void end_connection(struct st_verbs_qp *state, uint64_t t_tsc)
 {
-    if (!state->ended)
-        st_object_closed("ib_qp", state->id);
+    struct st_object o;
+    if (!state->ended) {
+        st_object_begin(&o, "ib_qp", state->id);
+        st_object_u64(&o, "closed_tsc", t_tsc);
+        st_object_end(&o);
+    }
     state->ended = true;
     state->begun = false;
 }
@@ -246,13 +251,14 @@ ST_API int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
     if (state && state->ended && mask & IBV_QP_STATE && attr->qp_state == IBV_QPS_INIT)
         begin_connection(state, IBV_QPS_RESET);
     errno = saved;
+    uint64_t t_tsc = st_now();
     st_verbs_inside++;
     int result = library->ibv_modify_qp(qp, attr, mask);
     st_verbs_inside--;
     saved = errno;
     if (state && !result && mask & IBV_QP_STATE && attr->qp_state == IBV_QPS_RESET) {
         if (state->begun)
-            end_connection(state);
+            end_connection(state, t_tsc);
     } else if (state && !result) {
         if (mask & IBV_QP_STATE)
             state->begun = true;
@@ -271,13 +277,14 @@ ST_API int ibv_destroy_qp(struct ibv_qp *qp)
     struct st_verbs_qp *state = st_verbs_take(&st_verbs_hot, st_verbs_key(qp));
     if (state)
         st_verbs_take(&st_verbs_hot, st_verbs_number_key(context, state->qpn));
+    uint64_t t_tsc = st_now();
     int result = library->ibv_destroy_qp(qp);
     int saved = errno;
     if (state && result) {
         st_verbs_put(&st_verbs_hot, st_verbs_key(qp), state);
         st_verbs_put(&st_verbs_hot, st_verbs_number_key(context, state->qpn), state);
     } else if (state) {
-        end_connection(state);
+        end_connection(state, t_tsc);
         st_verbs_qp_unextend(state);
         __atomic_store_n(&state->taken, 0, __ATOMIC_RELEASE);
     }
