@@ -1,5 +1,6 @@
 /* What the verbs shim adds to a call, in ns: batches of every way in turn over a library that
- * does nothing. Prints "NAME NS NS ..." for each way.
+ * does nothing. Prints "NAME CLOCK NS NS ..." for each way and clock: wall, and the processor time
+ * of the thread.
  * usage: verbs_cost ROUNDS EVENTS NAME... */
 #include <infiniband/verbs.h>
 #include <stdio.h>
@@ -20,10 +21,13 @@ static struct ibv_qp *qp;
 static struct ibv_cq *cq, *idle;
 static volatile uint64_t sink;
 
-static double now_ns(void)
+enum { WALL, THREAD, CLOCKS };
+static const char *const clock_names[CLOCKS] = {"wall", "thread"};
+
+static double clock_ns(clockid_t id)
 {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(id, &t);
     return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
 }
 
@@ -85,7 +89,8 @@ static void post_list(uint64_t n)
                                        .next = i + 1 < LIST ? &list[i + 1] : NULL,
                                        .sg_list = &sge,
                                        .num_sge = 1,
-                                       .opcode = IBV_WR_SEND};
+                                       .opcode = IBV_WR_SEND,
+                                       .send_flags = IBV_SEND_SIGNALED};
     for (uint64_t i = 0; i < n; i += LIST)
         sink = (uint64_t)ibv_post_send(qp, list, &bad);
 }
@@ -133,6 +138,14 @@ static int find(const char *name)
     exit(2);
 }
 
+static void batch(int way, uint64_t events, double times[CLOCKS])
+{
+    double thread = clock_ns(CLOCK_THREAD_CPUTIME_ID), wall = clock_ns(CLOCK_MONOTONIC);
+    ways[way].run(events);
+    times[WALL] = (clock_ns(CLOCK_MONOTONIC) - wall) / (double)events;
+    times[THREAD] = (clock_ns(CLOCK_THREAD_CPUTIME_ID) - thread) / (double)events;
+}
+
 int main(int argc, char **argv)
 {
     int rounds = argc > 3 ? atoi(argv[1]) : 0, names = argc - 3;
@@ -140,21 +153,17 @@ int main(int argc, char **argv)
     if (rounds < 1 || !events)
         return 2;
     begin();
-    double *times = calloc((size_t)(rounds * names), sizeof(*times));
+    double(*times)[CLOCKS] = calloc((size_t)(rounds * names), sizeof(*times)), warm[CLOCKS];
     for (int round = -1; round < rounds; round++) /* round -1 warms up */
-        for (int i = 0; i < names; i++) {
-            int way = find(argv[3 + i]);
-            double start = now_ns();
-            ways[way].run(events);
-            if (round >= 0)
-                times[i * rounds + round] = (now_ns() - start) / (double)events;
+        for (int i = 0; i < names; i++)
+            batch(find(argv[3 + i]), events, round < 0 ? warm : times[i * rounds + round]);
+    for (int i = 0; i < names; i++)
+        for (int clock = 0; clock < CLOCKS; clock++) {
+            printf("%s %s", argv[3 + i], clock_names[clock]);
+            for (int round = 0; round < rounds; round++)
+                printf(" %.3f", times[i * rounds + round][clock]);
+            printf("\n");
         }
-    for (int i = 0; i < names; i++) {
-        printf("%s", argv[3 + i]);
-        for (int round = 0; round < rounds; round++)
-            printf(" %.3f", times[i * rounds + round]);
-        printf("\n");
-    }
     free(times);
     return 0;
 }

@@ -40,6 +40,7 @@ void st_verbs_queue_begin(struct st_verbs_queue *queue, uint32_t size)
         queue->mask = room - 1;
     }
     /* What a former user left is never read: positions begin at 0 again. */
+    queue->turn = (struct st_turn){0, 0};
     queue->posted = queue->cursor = 0;
     queue->failing = false;
     errno = saved;
@@ -78,12 +79,12 @@ static void found(struct st_verbs_match *match, struct st_verbs_request *r, uint
     r->done = true;
 }
 
-/* A completion that is not the expected one. Its unsignaled predecessors retire with it. */
+/* A completion that is not the expected one. */
 static __attribute__((noinline, cold)) struct st_verbs_request *
 search(struct st_verbs_queue *queue, uint64_t wr_id, bool failed)
 {
     uint32_t posted = __atomic_load_n(&queue->posted, __ATOMIC_ACQUIRE);
-    for (uint32_t p = posted - queue->mask - 1; p != posted; p++) {
+    for (uint32_t p = oldest(queue, posted); p != posted; p++) {
         struct st_verbs_request *r = outstanding(queue, p);
         if (r && r->wr_id == wr_id && (failed || r->signaled))
             return r;
@@ -91,6 +92,7 @@ search(struct st_verbs_queue *queue, uint64_t wr_id, bool failed)
     return NULL;
 }
 
+/* Its unsignaled predecessors retire with it. */
 static uint32_t retire_before(struct st_verbs_queue *queue, uint32_t position)
 {
     while (position != queue->cursor) {
@@ -126,7 +128,7 @@ static struct st_verbs_request *failed_one(struct st_verbs_queue *queue, uint64_
     return one;
 }
 
-bool st_verbs_retire(struct st_verbs_queue *queue, uint64_t wr_id, bool failed,
+bool st_verbs_retire(struct st_verbs_queue *queue, uint64_t wr_id, bool failed, bool several,
                      struct st_verbs_match *match)
 {
     *match = (struct st_verbs_match){ST_NO_POSITION, ST_NO_POSITION, 0, 0};
@@ -159,7 +161,10 @@ bool st_verbs_retire(struct st_verbs_queue *queue, uint64_t wr_id, bool failed,
     struct st_verbs_request *r = search(queue, wr_id, false);
     if (!r)
         return false;
-    found(match, r, retire_before(queue, r->position));
+    /* One thread sees completions in order: what is missing before this one was never seen. */
+    found(match, r, several ? retire_before(queue, r->position) : first);
+    if (!several)
+        __atomic_store_n(&queue->cursor, match->position + 1, __ATOMIC_RELAXED);
     return true;
 }
 

@@ -4,14 +4,13 @@
 
 enum { SLOT_FREE, SLOT_REMOVED, SLOT_BUSY };
 
-#define HOT_BITS 17
-#define COLD_BITS 18
-static struct st_verbs_slot hot[1u << HOT_BITS], cold[1u << COLD_BITS]; /* untouched pages: free */
-struct st_verbs_table st_verbs_hot = {HOT_BITS, hot}, st_verbs_cold = {COLD_BITS, cold};
+#define PROBES 256u
 
-static struct st_verbs_slot *slot_of(const struct st_verbs_table *table, uint64_t key)
+struct st_verbs_slot st_verbs_slots[2][1u << ST_VERBS_BITS]; /* pages never touched cost nothing */
+
+static struct st_verbs_slot *slot_of(enum st_verbs_table table, uint64_t key)
 {
-    for (uint32_t i = 0; i < ST_VERBS_PROBES; i++) {
+    for (uint32_t i = 0; i < PROBES; i++) {
         struct st_verbs_slot *slot = st_verbs_slot_at(table, key, i);
         uint64_t there = __atomic_load_n(&slot->key, __ATOMIC_ACQUIRE);
         if (there == key)
@@ -22,20 +21,20 @@ static struct st_verbs_slot *slot_of(const struct st_verbs_table *table, uint64_
     return NULL;
 }
 
-void *st_verbs_search(const struct st_verbs_table *table, uint64_t key)
+void *st_verbs_search(enum st_verbs_table table, uint64_t key)
 {
     struct st_verbs_slot *slot = slot_of(table, key);
     return slot ? slot->value : NULL;
 }
 
-bool st_verbs_put(const struct st_verbs_table *table, uint64_t key, void *value)
+bool st_verbs_put(enum st_verbs_table table, uint64_t key, void *value)
 {
     struct st_verbs_slot *old = slot_of(table, key);
     if (old) {
         __atomic_store_n(&old->value, value, __ATOMIC_RELEASE);
         return true;
     }
-    for (uint32_t i = 0; i < ST_VERBS_PROBES; i++) {
+    for (uint32_t i = 0; i < PROBES; i++) {
         struct st_verbs_slot *slot = st_verbs_slot_at(table, key, i);
         uint64_t there = __atomic_load_n(&slot->key, __ATOMIC_ACQUIRE);
         if (there > SLOT_REMOVED ||
@@ -50,7 +49,7 @@ bool st_verbs_put(const struct st_verbs_table *table, uint64_t key, void *value)
     return false;
 }
 
-void *st_verbs_take(const struct st_verbs_table *table, uint64_t key)
+void *st_verbs_take(enum st_verbs_table table, uint64_t key)
 {
     struct st_verbs_slot *slot = slot_of(table, key);
     if (!slot)

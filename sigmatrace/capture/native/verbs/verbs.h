@@ -8,6 +8,7 @@
 #define ST_VERBS_H
 
 #include "sigmatrace.h"
+#include "turn.h"
 
 #include <infiniband/verbs.h>
 
@@ -72,8 +73,6 @@ struct st_verbs_library *st_verbs_library(const void *caller);
 
 /* libibverbs calls itself through the PLT: a wrapper inside another one passes the call on. */
 extern __thread uint32_t st_verbs_inside;
-/* Its address names the calling thread. */
-extern __thread char st_verbs_self;
 
 /* --- table.c: states by handle ------------------------------------------------------------------ */
 
@@ -81,25 +80,22 @@ struct st_verbs_slot {
     uint64_t key; /* 0 free, 1 removed, 2 being filled in */
     void *value;
 };
-struct st_verbs_table {
-    uint32_t bits;
-    struct st_verbs_slot *slots;
-};
-extern struct st_verbs_table st_verbs_hot;  /* contexts, queues, queue pairs by handle and number */
-extern struct st_verbs_table st_verbs_cold; /* memory regions and address handles: object ids */
+/* Contexts, queues, and queue pairs by handle and by number; and, apart because they may be
+ * many, the object ids of memory regions and address handles. */
+enum st_verbs_table { ST_VERBS_HOT, ST_VERBS_COLD };
+#define ST_VERBS_BITS 17
+extern struct st_verbs_slot st_verbs_slots[2][1u << ST_VERBS_BITS];
 
-#define ST_VERBS_PROBES 256u
-
-static inline struct st_verbs_slot *st_verbs_slot_at(const struct st_verbs_table *table,
-                                                     uint64_t key, uint32_t probe)
+static inline struct st_verbs_slot *st_verbs_slot_at(enum st_verbs_table table, uint64_t key,
+                                                     uint32_t probe)
 {
-    uint32_t home = (uint32_t)(key * 0x9E3779B97F4A7C15ull >> (64 - table->bits));
-    return &table->slots[(home + probe) & ((1u << table->bits) - 1)];
+    uint32_t home = (uint32_t)(key * 0x9E3779B97F4A7C15ull >> (64 - ST_VERBS_BITS));
+    return &st_verbs_slots[table][(home + probe) & ((1u << ST_VERBS_BITS) - 1)];
 }
 
-void *st_verbs_search(const struct st_verbs_table *table, uint64_t key);
+void *st_verbs_search(enum st_verbs_table table, uint64_t key);
 
-static inline void *st_verbs_find(const struct st_verbs_table *table, uint64_t key)
+static inline void *st_verbs_find(enum st_verbs_table table, uint64_t key)
 {
     struct st_verbs_slot *home = st_verbs_slot_at(table, key, 0);
     if (ST_LIKELY(__atomic_load_n(&home->key, __ATOMIC_ACQUIRE) == key))
@@ -108,9 +104,9 @@ static inline void *st_verbs_find(const struct st_verbs_table *table, uint64_t k
 }
 
 /* Adds, or replaces what an object of this address left behind. False: full, and counted. */
-bool st_verbs_put(const struct st_verbs_table *table, uint64_t key, void *value);
+bool st_verbs_put(enum st_verbs_table table, uint64_t key, void *value);
 /* Removes it; NULL when it was not there. */
-void *st_verbs_take(const struct st_verbs_table *table, uint64_t key);
+void *st_verbs_take(enum st_verbs_table table, uint64_t key);
 
 static inline uint64_t st_verbs_key(const void *handle) { return (uintptr_t)handle; }
 
@@ -138,7 +134,7 @@ struct st_verbs_cq {
     uint32_t taken, id;
     int (*poll_cq)(struct ibv_cq *, int, struct ibv_wc *);
     struct st_verbs_context *context;
-    uintptr_t owner;      /* threads that poll it: st_owner_claim */
+    struct st_turn turn;  /* of the threads that poll it */
     uint64_t polls[2];    /* empty ones, others: by the first thread while it is alone */
     uint64_t further[2];  /* by all threads afterwards */
     __typeof__(((struct ibv_cq_ex *)0)->start_poll) start_poll;
@@ -160,6 +156,7 @@ struct st_verbs_request {
 };
 /* One of the two queues of a queue pair. */
 struct st_verbs_queue {
+    struct st_turn turn; /* of the threads that post to it */
     struct st_verbs_request *requests; /* mode full: of position & mask */
     uint32_t mask;
     uint32_t posted; /* requests so far: the next position */
@@ -173,7 +170,6 @@ struct st_verbs_qp {
     uint32_t taken, id; /* object of the present connection */
     int (*post_send)(struct ibv_qp *, struct ibv_send_wr *, struct ibv_send_wr **);
     struct st_channel *message, *one_sided, *in; /* connected; NULL until used */
-    uintptr_t owner; /* threads that post requests: st_owner_claim */
     struct st_verbs_queue send, receive;
     uint32_t qpn, received; /* receives completed */
     bool datagram, signal_all, shared_receive;
@@ -192,7 +188,7 @@ struct st_verbs_qp {
 
 static inline struct st_verbs_qp *st_verbs_qp_of(const struct ibv_qp *qp)
 {
-    return st_verbs_find(&st_verbs_hot, st_verbs_key(qp));
+    return st_verbs_find(ST_VERBS_HOT, st_verbs_key(qp));
 }
 
 static inline uint64_t st_verbs_number_key(const struct st_verbs_context *context, uint32_t qpn)
@@ -242,7 +238,7 @@ void st_verbs_queue_begin(struct st_verbs_queue *queue, uint32_t size);
 /* Takes the positions of `count` requests that are about to be posted. */
 static inline uint32_t st_verbs_positions(struct st_verbs_queue *queue, uint32_t count)
 {
-    return __atomic_fetch_add(&queue->posted, count, __ATOMIC_RELAXED);
+    return st_turn_add(&queue->turn, &queue->posted, count);
 }
 
 static inline void st_verbs_outstanding(struct st_verbs_queue *queue, uint32_t position,
@@ -268,8 +264,9 @@ struct st_verbs_match {
     uint8_t opcode;
 };
 /* Finds the request of a completion and retires it; false when it cannot be told which it is
- * (`match` then says "not known"). */
-bool st_verbs_retire(struct st_verbs_queue *queue, uint64_t wr_id, bool failed,
+ * (`match` then says "not known"). `several`: threads post or poll at once, so that numbers and
+ * completions may come in another order. */
+bool st_verbs_retire(struct st_verbs_queue *queue, uint64_t wr_id, bool failed, bool several,
                      struct st_verbs_match *match);
 /* Would it be found? */
 bool st_verbs_expects(struct st_verbs_queue *queue, uint64_t wr_id, bool failed);
