@@ -253,7 +253,7 @@ static int wr_complete(struct ibv_qp_ex *handle)
         return qp->extended->wr_complete(handle);
     struct st_verbs_post post = {.qp = qp, .t_tsc = st_verbs_now(), .call = ST_CALL_WR_COMPLETE};
     uint32_t count = batch->count;
-    st_turn_claim(&qp->send.turn);
+    st_verbs_claim(&qp->send.owner);
     uint32_t position = st_verbs_positions(&qp->send, count);
     if (st_verbs_full)
         keep(qp, batch, position, post.t_tsc);
@@ -263,7 +263,7 @@ static int wr_complete(struct ibv_qp_ex *handle)
         count = 0;
     }
     post.depth = st_depth();
-    post.flags = st_turn_several(&qp->send.turn) ? ST_ORDER_UNCERTAIN : 0;
+    post.flags = st_owner_several(&qp->send.owner) ? ST_ORDER_UNCERTAIN : 0;
     for (uint32_t i = 0; i < count; i++) {
         struct st_verbs_wr *wr = &batch->wrs[i];
         if (fixed_size(wr))

@@ -17,6 +17,7 @@
 bool st_verbs_on, st_verbs_full, st_verbs_timed;
 uint8_t st_verbs_calls[ST_CALLS];
 __thread uint32_t st_verbs_inside;
+__thread char st_verbs_self;
 
 static struct st_verbs_library *libraries;
 
@@ -35,7 +36,6 @@ __attribute__((constructor)) static void start(void)
     st_verbs_on = st_layer_on(ST_LAYER_VERBS);
     if (!st_verbs_on)
         return;
-    st_turn_start();
     st_verbs_full = st_mode() == ST_MODE_FULL;
     st_verbs_timed = st_mode() != ST_MODE_AGGREGATE;
     for (int i = 0; i < ST_CALLS; i++)

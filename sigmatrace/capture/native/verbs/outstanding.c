@@ -40,7 +40,7 @@ void st_verbs_queue_begin(struct st_verbs_queue *queue, uint32_t size)
         queue->mask = room - 1;
     }
     /* What a former user left is never read: positions begin at 0 again. */
-    queue->turn = (struct st_turn){0, 0};
+    queue->owner = 0;
     queue->posted = queue->cursor = 0;
     queue->failing = false;
     errno = saved;

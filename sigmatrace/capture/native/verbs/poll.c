@@ -44,15 +44,14 @@ static void arrived(const struct polled *polled, struct st_verbs_qp *qp, const s
 {
     struct st_channel *channel = ST_LIKELY(qp->in != NULL) ? qp->in
                                                            : make_channel(qp, wc->src_qp);
-    struct st_turn *turn = &polled->cq->turn;
-    uint32_t received = st_turn_add(turn, &qp->received, 1);
+    uint32_t received = __atomic_fetch_add(&qp->received, 1, __ATOMIC_RELAXED);
     uint64_t size = wc->byte_len;
     if (qp->datagram && size >= GRH_BYTES)
         size -= GRH_BYTES;
     if (channel)
-        st_op(polled->t_tsc, size, channel->id, st_turn_add(turn, &channel->ordinal, 1), ST_OP_RECV,
+        st_op(polled->t_tsc, size, channel->id, st_ordinal_next(channel, true), ST_OP_RECV,
               st_verbs_calls[polled->call], st_depth(),
-              st_turn_several(turn) ? ST_ORDER_UNCERTAIN : 0,
+              st_owner_several(&polled->cq->owner) ? ST_ORDER_UNCERTAIN : 0,
               position == ST_NO_POSITION ? received : position);
 }
 
@@ -97,13 +96,6 @@ static void store(const struct polled *polled, struct st_verbs_qp *qp, const str
     st_cqe(&r);
 }
 
-static bool shared_by_threads(const struct st_verbs_qp *qp, bool receive)
-{
-    const struct st_turn *turn = receive ? &qp->receive.turn : &qp->send.turn;
-    uintptr_t owner = __atomic_load_n(&turn->owner, __ATOMIC_RELAXED);
-    return owner == ST_SEVERAL || owner == ST_TURN_HANDING;
-}
-
 static void completed(const struct polled *polled, const struct ibv_wc *wc)
 {
     struct st_verbs_match match = {ST_NO_POSITION, ST_NO_POSITION, 0, 0};
@@ -120,7 +112,8 @@ static void completed(const struct polled *polled, const struct ibv_wc *wc)
     bool receive = is_receive(qp, polled->cq, wc), failed = wc->status != IBV_WC_SUCCESS;
     if (!receive || !qp->shared_receive)
         st_verbs_retire(receive ? &qp->receive : &qp->send, wc->wr_id, failed,
-                        st_turn_several(&polled->cq->turn) || shared_by_threads(qp, receive),
+                        st_owner_several(&polled->cq->owner) ||
+                            st_owner_several(receive ? &qp->receive.owner : &qp->send.owner),
                         &match);
     if (is_arrival(wc))
         arrived(polled, qp, wc, match.position);
@@ -133,7 +126,7 @@ static inline void count_poll(struct st_verbs_cq *cq, int what)
 {
     if (!st_verbs_full)
         return;
-    if (st_turn_own(&cq->turn))
+    if (ST_LIKELY(__atomic_load_n(&cq->owner, __ATOMIC_RELAXED) == (uintptr_t)&st_verbs_self))
         __asm__ volatile("incq %0" : "+m"(cq->polls[what]));
     else
         __atomic_fetch_add(&cq->further[what], 1, __ATOMIC_RELAXED);
@@ -168,7 +161,7 @@ int st_verbs_poll_cq(struct ibv_cq *handle, int count, struct ibv_wc *wc)
     struct st_verbs_cq *cq = st_verbs_find(ST_VERBS_HOT, st_verbs_key(handle));
     if (ST_UNLIKELY(!cq) && !(cq = st_verbs_cq_of(handle)))
         return unknown(handle, count, wc);
-    st_turn_claim(&cq->turn);
+    st_verbs_claim(&cq->owner);
     int got = cq->poll_cq(handle, count, wc);
     count_poll(cq, got > 0);
     return ST_LIKELY(got <= 0) ? got : polled_some(cq, wc, got);
@@ -211,7 +204,7 @@ static int start_poll(struct ibv_cq_ex *handle, struct ibv_poll_cq_attr *attr)
     struct st_verbs_cq *cq = st_verbs_find(ST_VERBS_HOT, st_verbs_key(handle));
     if (ST_UNLIKELY(!cq))
         return ENOSYS;
-    st_turn_claim(&cq->turn);
+    st_verbs_claim(&cq->owner);
     return next(handle, cq, cq->start_poll(handle, attr), ST_CALL_START_POLL);
 }
 

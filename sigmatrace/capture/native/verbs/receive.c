@@ -41,7 +41,7 @@ int st_verbs_post_recv(struct ibv_qp *handle, struct ibv_recv_wr *wr, struct ibv
     }
     uint64_t t_tsc = st_now();
     uint32_t count = count_of(wr, NULL), accepted = count;
-    st_turn_claim(&qp->receive.turn);
+    st_verbs_claim(&qp->receive.owner);
     uint32_t position = st_verbs_positions(&qp->receive, count), at = position;
     for (struct ibv_recv_wr *one = wr; one; one = one->next)
         st_verbs_outstanding(&qp->receive, at++, t_tsc, one->wr_id, UINT8_MAX, true);

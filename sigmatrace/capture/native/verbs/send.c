@@ -80,7 +80,7 @@ static inline __attribute__((always_inline)) void record(const struct st_verbs_p
         uint8_t flags = post->flags | (wr->flags & IBV_SEND_SIGNALED ? ST_SIGNALED : 0);
         if (ST_LIKELY(channel != NULL))
             st_op(post->t_tsc, wr->size, channel->id,
-                  st_turn_add(&qp->send.turn, &channel->ordinal, 1), op,
+                  st_ordinal_next(channel, true), op,
                   st_verbs_calls[post->call], post->depth, flags, position);
     } else {
         st_lost("verbs: request of a kind that is not known", 1);
@@ -199,7 +199,7 @@ int st_verbs_post_send(struct ibv_qp *handle, struct ibv_send_wr *wr, struct ibv
     }
     struct st_verbs_post post = {.qp = qp, .t_tsc = st_verbs_now(), .call = ST_CALL_POST_SEND};
     uint32_t count = ST_LIKELY(wr && !wr->next) ? 1 : count_of(wr, NULL);
-    st_turn_claim(&qp->send.turn);
+    st_verbs_claim(&qp->send.owner);
     uint32_t position = st_verbs_positions(&qp->send, count), accepted = count;
     if (st_verbs_full)
         keep(qp, wr, count, position, post.t_tsc);
@@ -209,7 +209,7 @@ int st_verbs_post_send(struct ibv_qp *handle, struct ibv_send_wr *wr, struct ibv
         st_verbs_refused(&qp->send, position, count, accepted);
     }
     post.depth = st_depth();
-    post.flags = st_turn_several(&qp->send.turn) ? ST_ORDER_UNCERTAIN : 0;
+    post.flags = st_owner_several(&qp->send.owner) ? ST_ORDER_UNCERTAIN : 0;
     for (uint32_t i = 0; i < accepted; i++, wr = wr->next) {
         struct st_verbs_wr one = read_wr(wr, qp->signal_all, qp->datagram);
         record(&post, &one, position + i);
@@ -232,7 +232,7 @@ int st_verbs_bind_mw(struct ibv_qp *handle, struct ibv_mw *mw, struct ibv_mw_bin
                              .flags = (uint8_t)bind->send_flags};
     if (qp->signal_all)
         wr.flags |= IBV_SEND_SIGNALED;
-    st_turn_claim(&qp->send.turn);
+    st_verbs_claim(&qp->send.owner);
     uint32_t position = st_verbs_positions(&qp->send, 1);
     if (st_verbs_full)
         st_verbs_outstanding(&qp->send, position, post.t_tsc, wr.wr_id, wr.opcode,
@@ -244,7 +244,7 @@ int st_verbs_bind_mw(struct ibv_qp *handle, struct ibv_mw *mw, struct ibv_mw_bin
     }
     wr.rkey = mw->rkey;
     post.depth = st_depth();
-    post.flags = st_turn_several(&qp->send.turn) ? ST_ORDER_UNCERTAIN : 0;
+    post.flags = st_owner_several(&qp->send.owner) ? ST_ORDER_UNCERTAIN : 0;
     record(&post, &wr, position);
     return 0;
 }

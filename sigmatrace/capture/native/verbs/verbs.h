@@ -8,7 +8,6 @@
 #define ST_VERBS_H
 
 #include "sigmatrace.h"
-#include "turn.h"
 
 #include <infiniband/verbs.h>
 
@@ -73,6 +72,16 @@ struct st_verbs_library *st_verbs_library(const void *caller);
 
 /* libibverbs calls itself through the PLT: a wrapper inside another one passes the call on. */
 extern __thread uint32_t st_verbs_inside;
+/* Its address names the calling thread. */
+extern __thread char st_verbs_self;
+
+/* Before the library is called: st_owner_claim of what this thread uses. */
+static inline void st_verbs_claim(uintptr_t *owner)
+{
+    if (ST_UNLIKELY(__atomic_load_n(owner, __ATOMIC_RELAXED) != (uintptr_t)&st_verbs_self))
+        st_owner_claim(owner, &st_verbs_self);
+    __atomic_thread_fence(__ATOMIC_RELEASE);
+}
 
 /* --- table.c: states by handle ------------------------------------------------------------------ */
 
@@ -134,7 +143,7 @@ struct st_verbs_cq {
     uint32_t taken, id;
     int (*poll_cq)(struct ibv_cq *, int, struct ibv_wc *);
     struct st_verbs_context *context;
-    struct st_turn turn;  /* of the threads that poll it */
+    uintptr_t owner;      /* threads that poll it: st_owner_claim */
     uint64_t polls[2];    /* empty ones, others: by the first thread while it is alone */
     uint64_t further[2];  /* by all threads afterwards */
     __typeof__(((struct ibv_cq_ex *)0)->start_poll) start_poll;
@@ -156,7 +165,7 @@ struct st_verbs_request {
 };
 /* One of the two queues of a queue pair. */
 struct st_verbs_queue {
-    struct st_turn turn; /* of the threads that post to it */
+    uintptr_t owner; /* threads that post to it: st_owner_claim */
     struct st_verbs_request *requests; /* mode full: of position & mask */
     uint32_t mask;
     uint32_t posted; /* requests so far: the next position */
@@ -238,7 +247,7 @@ void st_verbs_queue_begin(struct st_verbs_queue *queue, uint32_t size);
 /* Takes the positions of `count` requests that are about to be posted. */
 static inline uint32_t st_verbs_positions(struct st_verbs_queue *queue, uint32_t count)
 {
-    return st_turn_add(&queue->turn, &queue->posted, count);
+    return __atomic_fetch_add(&queue->posted, count, __ATOMIC_RELAXED);
 }
 
 static inline void st_verbs_outstanding(struct st_verbs_queue *queue, uint32_t position,
