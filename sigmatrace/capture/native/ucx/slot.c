@@ -11,18 +11,18 @@
 
 enum { SLOT_EMPTY, SLOT_BUSY, SLOT_LIVE, SLOT_DEAD };
 
-static struct st_slot table[SLOTS]; /* pages never touched cost nothing */
+static struct ucx_slot table[SLOTS]; /* pages never touched cost nothing */
 
-static inline struct st_slot *at(const void *handle, uint32_t probe)
+static inline struct ucx_slot *at(const void *handle, uint32_t probe)
 {
     uint64_t h = ((uintptr_t)handle >> 4) * 0x9E3779B97F4A7C15ull;
     return &table[((uint32_t)(h >> (64 - SLOT_BITS)) + probe) & (SLOTS - 1)];
 }
 
-struct st_slot *st_slot_find(const void *handle)
+struct ucx_slot *ucx_slot_find(const void *handle)
 {
     for (uint32_t i = 0; i < PROBES; i++) {
-        struct st_slot *slot = at(handle, i);
+        struct ucx_slot *slot = at(handle, i);
         uint32_t state = __atomic_load_n(&slot->state, __ATOMIC_ACQUIRE);
         if (state == SLOT_EMPTY)
             return NULL;
@@ -32,32 +32,32 @@ struct st_slot *st_slot_find(const void *handle)
     return NULL;
 }
 
-struct st_slot *st_slot_claim(const void *handle, enum st_slot_type type)
+struct ucx_slot *ucx_slot_claim(const void *handle, enum ucx_slot_type type)
 {
-    struct st_slot *old = st_slot_find(handle);
+    struct ucx_slot *old = ucx_slot_find(handle);
     if (old)
-        st_slot_remove(old);
+        ucx_slot_remove(old);
     for (uint32_t i = 0; i < PROBES; i++) {
-        struct st_slot *slot = at(handle, i);
+        struct ucx_slot *slot = at(handle, i);
         uint32_t state = __atomic_load_n(&slot->state, __ATOMIC_ACQUIRE);
         if (state != SLOT_EMPTY && state != SLOT_DEAD)
             continue;
         if (!__atomic_compare_exchange_n(&slot->state, &state, SLOT_BUSY, false, __ATOMIC_ACQ_REL,
                                          __ATOMIC_RELAXED))
             continue;
-        *slot = (struct st_slot){.handle = handle, .state = SLOT_BUSY, .type = (uint8_t)type};
+        *slot = (struct ucx_slot){.handle = handle, .state = SLOT_BUSY, .type = (uint8_t)type};
         return slot;
     }
     st_lost("ucx: table of handles full", 1);
     return NULL;
 }
 
-void st_slot_publish(struct st_slot *slot)
+void ucx_slot_publish(struct ucx_slot *slot)
 {
     __atomic_store_n(&slot->state, SLOT_LIVE, __ATOMIC_RELEASE);
 }
 
-void st_slot_remove(struct st_slot *slot)
+void ucx_slot_remove(struct ucx_slot *slot)
 {
     __atomic_store_n(&slot->state, SLOT_DEAD, __ATOMIC_RELEASE);
 }
