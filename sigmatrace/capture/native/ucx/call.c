@@ -7,6 +7,8 @@ bool ucx_begin(struct ucx_call *call, const void *handle, enum ucx_slot_type typ
     call->request = NULL;
     if (!ucx_ucp_on || !st_recording()) {
         call->library = ucx_library(caller);
+        if (ucx_ucp_on && !ucx_internal(caller))
+            st_refused();
         return false;
     }
     /* UCP reaches new calls from old ones through the PLT: the outer call is the message. A
@@ -80,7 +82,7 @@ void ucx_sent(struct ucx_call *call, const struct ucx_op *op, bool completed)
         .dir = ST_OUT,
         .layer = ST_LAYER_UCP,
         .flags = op->channel,
-        .peer = slot->type == UCX_SLOT_EP ? slot->id : ST_UNKNOWN_PEER,
+        .peer = slot->type == UCX_SLOT_EP ? slot->peer : ST_UNKNOWN_PEER,
         .tag = op->tag,
         .shared = slot->shared,
     };

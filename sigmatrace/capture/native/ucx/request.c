@@ -1,41 +1,44 @@
-/* Contexts of watched requests: a cache per thread, malloc behind it. */
+/* Contexts of watched requests: a list per thread, a pool behind it. */
 #include "ucx.h"
 
 #include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
 
-#define CHUNK 64
 #define CACHE_MAX 512 /* a thread that only completes gives its surplus to those that post */
 
 __thread struct ucx_thread ucx_thread;
 
-struct chunk {
-    struct chunk *next;
-    struct ucx_request requests[CHUNK];
-};
-static struct chunk *chunks;           /* all, never given back: a request can outlive its thread */
-static struct ucx_request *surplus;     /* a chain that any thread takes as a whole */
+static struct ucx_pool pool = {.size = sizeof(struct ucx_request)};
 static pthread_key_t thread_end;
 
-static void give_surplus(struct ucx_request *first)
+/* A signal handler that interrupts its own thread inside finds the list busy, leaves it alone
+ * and goes to the pool. */
+static inline bool list_enter(struct ucx_thread *thread)
 {
-    struct ucx_request *last = first;
-    while (last->next)
-        last = last->next;
-    struct ucx_request *head = __atomic_load_n(&surplus, __ATOMIC_RELAXED);
-    do
-        last->next = head;
-    while (!__atomic_compare_exchange_n(&surplus, &head, first, false, __ATOMIC_RELEASE,
-                                        __ATOMIC_RELAXED));
+    if (thread->busy)
+        return false;
+    thread->busy = true;
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    return true;
+}
+
+static inline void list_leave(struct ucx_thread *thread)
+{
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    thread->busy = false;
 }
 
 static void on_thread_end(void *unused)
 {
     (void)unused;
-    if (ucx_thread.free)
-        give_surplus(ucx_thread.free);
-    ucx_thread = (struct ucx_thread){0};
+    struct ucx_thread *thread = &ucx_thread;
+    if (!list_enter(thread))
+        return;
+    struct ucx_request *chain = thread->free;
+    *thread = (struct ucx_thread){.busy = true};
+    list_leave(thread);
+    if (chain)
+        ucx_pool_give(&pool, chain);
 }
 
 __attribute__((constructor)) static void make_key(void)
@@ -43,30 +46,31 @@ __attribute__((constructor)) static void make_key(void)
     pthread_key_create(&thread_end, on_thread_end);
 }
 
-static void refill(void)
+static void refill(struct ucx_thread *thread)
 {
-    struct ucx_thread *thread = &ucx_thread;
     if (!thread->registered) {
         thread->registered = true;
         pthread_setspecific(thread_end, thread);
     }
-    thread->free = __atomic_exchange_n(&surplus, NULL, __ATOMIC_ACQUIRE);
+    thread->free = ucx_pool_take_all(&pool);
     for (struct ucx_request *r = thread->free; r; r = r->next)
         thread->free_count++;
-    if (thread->free)
-        return;
-    struct chunk *chunk = calloc(1, sizeof(*chunk));
-    if (!chunk)
-        return;
-    chunk->next = __atomic_load_n(&chunks, __ATOMIC_RELAXED);
-    while (!__atomic_compare_exchange_n(&chunks, &chunk->next, chunk, false, __ATOMIC_RELEASE,
-                                        __ATOMIC_RELAXED))
-        ;
-    for (int i = 0; i < CHUNK; i++) {
-        chunk->requests[i].next = thread->free;
-        thread->free = &chunk->requests[i];
+}
+
+static struct ucx_request *take(void)
+{
+    struct ucx_thread *thread = &ucx_thread;
+    if (!list_enter(thread))
+        return ucx_pool_take(&pool);
+    if (!thread->free)
+        refill(thread);
+    struct ucx_request *request = thread->free;
+    if (request) {
+        thread->free = request->next;
+        thread->free_count--;
     }
-    thread->free_count += CHUNK;
+    list_leave(thread);
+    return request;
 }
 
 /* Copies no more than the application's structure is known to have: the fields up to
@@ -105,20 +109,16 @@ static bool copy_param(struct ucx_param *to, const ucp_request_param_t *from)
 
 struct ucx_request *ucx_request_new(const ucp_request_param_t *param, bool shared)
 {
-    struct ucx_thread *thread = &ucx_thread;
-    if (!thread->free)
-        refill();
-    struct ucx_request *request = thread->free;
+    struct ucx_request *request = take();
     if (!request) {
         st_lost("ucx: no memory to watch a request", 1);
         return NULL;
     }
     if (!copy_param(&request->param, param)) {
         st_lost("ucx: request parameters of a newer version", 1);
+        ucx_request_free(request);
         return NULL;
     }
-    thread->free = request->next;
-    thread->free_count--;
     request->callback.send = NULL;
     if (param->op_attr_mask & UCP_OP_ATTR_FIELD_CALLBACK)
         request->callback = param->cb;
@@ -137,14 +137,23 @@ struct ucx_request *ucx_request_new(const ucp_request_param_t *param, bool share
 void ucx_request_free(struct ucx_request *request)
 {
     struct ucx_thread *thread = &ucx_thread;
+    struct ucx_request *surplus = NULL;
     __atomic_store_n(&request->request, NULL, __ATOMIC_RELAXED);
+    request->next = NULL;
+    if (!list_enter(thread)) {
+        ucx_pool_give(&pool, request);
+        return;
+    }
     request->next = thread->free;
     thread->free = request;
     if (++thread->free_count > CACHE_MAX) {
-        give_surplus(thread->free);
+        surplus = thread->free;
         thread->free = NULL;
         thread->free_count = 0;
     }
+    list_leave(thread);
+    if (surplus)
+        ucx_pool_give(&pool, surplus);
 }
 
 int ucx_request_swap(struct ucx_request *request, enum ucx_request_state state)
@@ -161,10 +170,12 @@ struct ucx_request *ucx_request_find(const void *handle)
     struct ucx_request *last = ucx_thread.last;
     if (last && last->request == handle)
         return last;
-    for (struct chunk *c = __atomic_load_n(&chunks, __ATOMIC_ACQUIRE); c; c = c->next)
-        for (int i = 0; i < CHUNK; i++)
-            if (__atomic_load_n(&c->requests[i].request, __ATOMIC_RELAXED) == handle)
-                return &c->requests[i];
+    for (struct ucx_chunk *c = ucx_pool_chunks(&pool); c; c = c->next)
+        for (uint32_t i = 0; i < c->count; i++) {
+            struct ucx_request *request = ucx_pool_at(&pool, c, i);
+            if (__atomic_load_n(&request->request, __ATOMIC_RELAXED) == handle)
+                return request;
+        }
     return NULL;
 }
 
@@ -176,7 +187,7 @@ ST_API void ucp_request_free(void *request)
 {
     struct ucx_library *library = ucx_library(UCX_CALLER);
     struct ucx_request *watched;
-    if (ucx_ucp_on && __atomic_load_n(&chunks, __ATOMIC_RELAXED) && library->ucp_request_release &&
+    if (ucx_ucp_on && ucx_pool_chunks(&pool) && library->ucp_request_release &&
         !ucx_internal(UCX_CALLER) &&
         library->ucp_request_check_status(request) == UCS_INPROGRESS &&
         (watched = ucx_request_find(request))) {

@@ -26,7 +26,7 @@ static void record_am(const struct am_handler *handler, uint64_t size, ucp_ep_h 
                                  .dir = ST_IN,
                                  .layer = ST_LAYER_UCP,
                                  .flags = ST_HAS_TAG | (reply_ep ? ST_REPLY : 0),
-                                 .peer = ep ? ep->id : ST_UNKNOWN_PEER,
+                                 .peer = ep ? ep->peer : ST_UNKNOWN_PEER,
                                  .tag = handler->id,
                                  .shared = worker->shared};
     /* The library calls handlers under the worker's lock: caution, should that change. */
@@ -39,6 +39,8 @@ static void record_am(const struct am_handler *handler, uint64_t size, ucp_ep_h 
     uint8_t depth = st_enter() - ucx_thread.inside;
     st_leave();
     uint8_t flags = ucx_slot_order(worker, UCX_USE_HANDLE);
+    if (ep)
+        flags |= ucx_slot_order(ep, UCX_USE_HANDLE);
     st_op(t_tsc, size, channel, ordinal, ST_OP_RECV, ucx_calls[call], depth, flags, order);
     if (data_to_come && ucx_mode == ST_MODE_FULL) {
         struct st_pending pending = {.channel = channel, .ordinal = ordinal, .flags = flags};
@@ -138,7 +140,8 @@ ST_API ucs_status_ptr_t ucp_am_recv_data_nbx(ucp_worker_h worker, void *data_des
 {
     struct ucx_call call;
     struct st_pending pending;
-    if (ucx_mode != ST_MODE_FULL || !ucx_begin(&call, worker, UCX_SLOT_WORKER, UCX_CALLER))
+    if (ucx_mode != ST_MODE_FULL || !st_recording() ||
+        !ucx_begin(&call, worker, UCX_SLOT_WORKER, UCX_CALLER))
         return ucx_library(UCX_CALLER)
             ->ucp_am_recv_data_nbx(worker, data_desc, buffer, count, param);
     if (st_pending_take(data_desc, &pending))

@@ -204,8 +204,8 @@ ST_API ucp_tag_message_h ucp_tag_probe_nb(ucp_worker_h worker, ucp_tag_t tag, uc
                                           int removed, ucp_tag_recv_info_t *info)
 {
     struct ucx_call call;
-    if (!ucx_begin(&call, worker, UCX_SLOT_WORKER, UCX_CALLER))
-        return call.library->ucp_tag_probe_nb(worker, tag, tag_mask, removed, info);
+    if (!st_recording() || !ucx_begin(&call, worker, UCX_SLOT_WORKER, UCX_CALLER))
+        return ucx_library(UCX_CALLER)->ucp_tag_probe_nb(worker, tag, tag_mask, removed, info);
     ucx_slot_use(call.slot, UCX_USE_SEND);
     if (removed)
         ucx_slot_use(call.slot, UCX_USE_POST);
@@ -234,7 +234,7 @@ static struct st_channel_key stream_key(const struct ucx_slot *ep)
                                    .kind = ST_KIND_STREAM,
                                    .dir = ST_IN,
                                    .layer = ST_LAYER_UCP,
-                                   .peer = ep->id,
+                                   .peer = ep->peer,
                                    .shared = ep->shared};
 }
 
@@ -306,8 +306,12 @@ ST_API ucs_status_ptr_t ucp_stream_recv_nb(ucp_ep_h ep, void *buffer, size_t cou
 ST_API ucs_status_ptr_t ucp_stream_recv_data_nb(ucp_ep_h ep, size_t *length)
 {
     struct ucx_call call;
-    if (!ucx_begin(&call, ep, UCX_SLOT_EP, UCX_CALLER))
-        return call.library->ucp_stream_recv_data_nb(ep, length);
+    if (!st_recording() || !ucx_begin(&call, ep, UCX_SLOT_EP, UCX_CALLER)) {
+        ucs_status_ptr_t passed = ucx_library(UCX_CALLER)->ucp_stream_recv_data_nb(ep, length);
+        if (ucx_ucp_on && UCS_PTR_IS_PTR(passed) && !st_recording())
+            st_refused();
+        return passed;
+    }
     ucx_slot_use(call.slot, UCX_USE_POST);
     ucs_status_ptr_t result = call.library->ucp_stream_recv_data_nb(ep, length);
     if (UCS_PTR_IS_PTR(result)) {

@@ -26,7 +26,7 @@ struct uct_op {
 static void call_end(struct uct_call *call, const struct uct_op *op, bool accepted, bool completed)
 {
     st_leave();
-    if (!accepted || !st_recording())
+    if (!accepted)
         return;
     struct st_channel_key key = {.object = call->iface->id,
                                  .kind = op->kind,

@@ -6,7 +6,7 @@
 #ifndef UCX_UCX_H
 #define UCX_UCX_H
 
-#include "sigmatrace.h"
+#include "st_handle.h"
 
 #include <ucp/api/ucp.h>
 #include <ucp/api/ucp_compat.h>
@@ -103,11 +103,40 @@ static inline bool ucx_internal(const void *caller)
     return false;
 }
 
+/* --- memory ------------------------------------------------------------------------------------ */
+
+/* Elements of one size. Each begins with the pointer to the next of its chain while it is free. */
+struct ucx_pool {
+    size_t size; /* of an element */
+    struct ucx_chunk *chunks;
+    void *spare; /* a chain */
+};
+struct ucx_chunk {
+    struct ucx_chunk *next;
+    uint32_t count;
+    uint8_t elements[] __attribute__((aligned(16)));
+};
+
+/* An element, or a chain of at least one; NULL when there is no memory. */
+void *ucx_pool_take(struct ucx_pool *pool);
+void *ucx_pool_take_all(struct ucx_pool *pool);
+void ucx_pool_give(struct ucx_pool *pool, void *chain);
+/* All elements there are, in use or not. */
+static inline struct ucx_chunk *ucx_pool_chunks(struct ucx_pool *pool)
+{
+    return __atomic_load_n(&pool->chunks, __ATOMIC_ACQUIRE);
+}
+static inline void *ucx_pool_at(const struct ucx_pool *pool, struct ucx_chunk *chunk, uint32_t i)
+{
+    return chunk->elements + i * pool->size;
+}
+
 /* --- handles ----------------------------------------------------------------------------------- */
 
 enum ucx_slot_type {
     UCX_SLOT_WORKER = 1,
     UCX_SLOT_EP,
+    UCX_SLOT_ROUTE, /* from a worker to a remote one: ucp_ep.c */
     UCX_SLOT_RKEY,
     UCX_SLOT_MEMORY,
     UCX_SLOT_IFACE,
@@ -123,25 +152,43 @@ enum ucx_slot_use {
 };
 
 struct ucx_slot {
+    struct ucx_slot *next; /* while free */
     const void *handle;
-    uint32_t state; /* slot.c */
     uint8_t type;
     bool shared;            /* several threads may use it at once */
+    bool several;           /* route: endpoints of it have been open at once */
     uint8_t query;          /* endpoint: how often its socket addresses may still be asked for */
     uint32_t id;            /* object id */
+    uint32_t peer;          /* endpoint: peer of its channels; route: of those of its endpoints */
+    uint32_t open;          /* route: endpoints whose close has not completed */
     uint32_t posted;        /* worker: receives posted so far */
     uint32_t arrived;       /* worker, interface: arrivals without a posted receive so far */
     uintptr_t owners[UCX_USES]; /* while shared: st_owner_claim */
     struct ucx_slot *parent; /* endpoint: its worker or interface; NULL when unknown */
+    struct ucx_slot *route;  /* endpoint: to its remote worker; NULL when that is unknown */
     struct ucx_library *library;
-    void *data; /* interface: struct ucx_uct_iface */
+    void *data;   /* interface: struct ucx_uct_iface */
+    uint64_t uid; /* route: of the remote worker */
 };
 
-struct ucx_slot *ucx_slot_find(const void *handle);
-/* A slot to fill in, not yet visible (replaces one of the same handle); NULL when full. */
-struct ucx_slot *ucx_slot_claim(const void *handle, enum ucx_slot_type type);
-void ucx_slot_publish(struct ucx_slot *slot);
-void ucx_slot_remove(struct ucx_slot *slot);
+extern struct st_handle_table ucx_handles;
+
+static inline struct ucx_slot *ucx_slot_find(const void *handle)
+{
+    return st_handle_find(&ucx_handles, handle);
+}
+/* A slot to fill in; NULL when there is no memory. */
+struct ucx_slot *ucx_slot_new(enum ucx_slot_type type);
+/* From now on it is found (it replaces one of the same handle). False: no room, it is gone. */
+bool ucx_slot_publish(struct ucx_slot *slot, const void *handle);
+/* From now on it is not found; the caller frees it. NULL: there was none. Always before the
+ * library is told to destroy the handle: afterwards the address may be another thread's. */
+struct ucx_slot *ucx_slot_take(const void *handle);
+void ucx_slot_free(struct ucx_slot *slot);
+/* Takes, records that the object of this type is closed, frees. */
+void ucx_slot_close(const void *handle, const char *type);
+/* Closes all that is left of a worker or interface; its endpoints are objects of this type. */
+void ucx_slot_orphans(const struct ucx_slot *parent, const char *type);
 
 /* --- one call of the application ----------------------------------------------------------------- */
 
@@ -155,6 +202,7 @@ struct ucx_thread {
     uint32_t free_count;
     uint8_t inside; /* recorded UCP calls that enclose the present moment */
     bool registered;
+    volatile bool busy; /* `free` is being changed: request.c */
 };
 extern __thread struct ucx_thread ucx_thread;
 
@@ -164,10 +212,14 @@ static inline void ucx_slot_use(struct ucx_slot *slot, enum ucx_slot_use use)
     if (slot->shared)
         st_owner_claim(&slot->owners[use], &ucx_thread);
 }
-/* ORDER_UNCERTAIN when several threads have, else 0: after the ordinal is taken. */
+/* ORDER_UNCERTAIN when several threads have, or when other endpoints lead to the same remote
+ * worker, else 0: after the ordinal is taken. */
 static inline uint8_t ucx_slot_order(const struct ucx_slot *slot, enum ucx_slot_use use)
 {
-    return st_owner_several(&slot->owners[use]) ? ST_ORDER_UNCERTAIN : 0;
+    bool several = st_owner_several(&slot->owners[use]);
+    if (slot->route)
+        several |= __atomic_load_n(&slot->route->several, __ATOMIC_RELAXED);
+    return several ? ST_ORDER_UNCERTAIN : 0;
 }
 
 struct ucx_call {
@@ -198,9 +250,12 @@ static inline uint64_t ucx_now(void) { return ucx_mode == ST_MODE_AGGREGATE ? 0 
 /* The channel of an operation; 0 when recording has stopped. `ordinal` is taken from it. */
 bool ucx_channel(const struct st_channel_key *key, uint32_t *channel, uint32_t *ordinal);
 
-/* An endpoint's slot; made when it is met for the first time (`origin` "reply" or NULL). */
+/* An endpoint's slot; made when it is met for the first time (`origin` "reply" or NULL). `worker`
+ * NULL: not known. */
 struct ucx_slot *ucx_ep_slot(ucp_ep_h ep, struct ucx_slot *worker, const char *origin,
                                struct ucx_library *library);
+/* The uid of the worker that a worker address leads to. */
+bool ucx_address_uid(struct ucx_library *library, const ucp_address_t *address, uint64_t *uid);
 /* Asks for the socket addresses of a client/server endpoint until they are known. */
 void ucx_ep_addresses(ucp_ep_h ep, struct ucx_slot *slot);
 
@@ -233,7 +288,7 @@ struct ucx_request {
     void *user_data;
     struct ucx_param param; /* what the library is given */
     struct st_channel_key key; /* receive */
-    struct ucx_slot *slot;      /* receive: where it was posted */
+    struct ucx_slot *slot;      /* receive: where it was posted; close: the route */
     uint64_t t_tsc, size;
     ucp_tag_recv_info_t info;
     uint32_t channel, ordinal, order;
