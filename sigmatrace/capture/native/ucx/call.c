@@ -25,8 +25,7 @@ bool ucx_begin(struct ucx_call *call, const void *handle, enum ucx_slot_type typ
     }
     if (call->slot->query)
         ucx_ep_addresses((ucp_ep_h)handle, call->slot);
-    call->depth = st_enter() - ucx_thread.inside;
-    ucx_thread.inside++;
+    call->depth = ucx_enter();
     call->t_tsc = ucx_now();
     return true;
 }
@@ -34,8 +33,7 @@ bool ucx_begin(struct ucx_call *call, const void *handle, enum ucx_slot_type typ
 void ucx_end(struct ucx_call *call)
 {
     (void)call;
-    ucx_thread.inside--;
-    st_leave();
+    ucx_leave();
 }
 
 bool ucx_channel(const struct st_channel_key *key, uint32_t *channel, uint32_t *ordinal)

@@ -36,8 +36,8 @@ static void record_am(const struct am_handler *handler, uint64_t size, ucp_ep_h 
         return;
     uint32_t order = worker->shared ? __atomic_fetch_add(&worker->arrived, 1, __ATOMIC_RELAXED)
                                     : worker->arrived++;
-    uint8_t depth = st_enter() - ucx_thread.inside;
-    st_leave();
+    uint8_t depth = ucx_enter();
+    ucx_leave();
     uint8_t flags = ucx_slot_order(worker, UCX_USE_HANDLE);
     if (ep)
         flags |= ucx_slot_order(ep, UCX_USE_HANDLE);

@@ -15,13 +15,6 @@ static uint32_t next_order(struct ucx_slot *slot)
     return slot->posted++;
 }
 
-static uint8_t arrival_depth(void)
-{
-    uint8_t depth = st_enter();
-    st_leave();
-    return depth - ucx_thread.inside;
-}
-
 /* Who posted decides, not who sees it complete: `order` restores the order of posting. */
 static void record_arrival(const struct ucx_slot *slot, const struct st_channel_key *key,
                            enum ucx_function call, uint64_t size, uint8_t flags, uint32_t order)
@@ -31,8 +24,9 @@ static void record_arrival(const struct ucx_slot *slot, const struct st_channel_
     if (!ucx_channel(key, &channel, &ordinal))
         return;
     flags |= ucx_slot_order(slot, UCX_USE_POST);
-    st_op(t_tsc, size, channel, ordinal, ST_OP_RECV, ucx_calls[call], arrival_depth(), flags,
-          order);
+    uint8_t depth = ucx_enter();
+    ucx_leave();
+    st_op(t_tsc, size, channel, ordinal, ST_OP_RECV, ucx_calls[call], depth, flags, order);
 }
 
 /* --- tag ---------------------------------------------------------------------------------------------- */

@@ -206,6 +206,19 @@ struct ucx_thread {
 };
 extern __thread struct ucx_thread ucx_thread;
 
+/* Around a recorded call; how many recorded calls of other layers enclose it. A signal handler
+ * may come between the two counts: `inside` is the larger one then, never the smaller. */
+static inline uint8_t ucx_enter(void)
+{
+    uint8_t inside = ucx_thread.inside++, depth = st_enter();
+    return depth > inside ? depth - inside : 0;
+}
+static inline void ucx_leave(void)
+{
+    st_leave();
+    ucx_thread.inside--;
+}
+
 /* This thread is about to use it: before the library is called. */
 static inline void ucx_slot_use(struct ucx_slot *slot, enum ucx_slot_use use)
 {
