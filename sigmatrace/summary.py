@@ -83,6 +83,13 @@ def _matching(book: Mapping[str, Any]) -> Iterator[str]:
 def _losses(book: Mapping[str, Any]) -> Iterator[str]:
     found = ledger.losses(book)
     yield f"lost       {'; '.join(found) if found else 'nothing'}"
+    recovered = [
+        f"{count_text(count)} {name} records"
+        for name, one in book["records"].items()
+        if (count := one["recovered"] + one["recovered_open"])
+    ]
+    if recovered:
+        yield f"recovered  {', '.join(recovered)} from ring files"
 
 
 def _clocks(run: Run) -> Iterator[str]:

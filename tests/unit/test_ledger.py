@@ -67,7 +67,8 @@ def test_a_stage_that_loses_operations_is_found(match, left, right):
 def test_records_that_vanish_are_found():
     book = ledger.build(an_account(read=9), {}, {})
     assert ledger.violated(book) == [
-        "op: written + surplus = read + damaged + bad_channel + unused + missing: 10 is not 9"
+        "op: written + recovered + surplus = read + damaged + bad_channel + unused + missing: "
+        "10 is not 9"
     ]
 
 

@@ -26,7 +26,7 @@ static void record_am(const struct am_handler *handler, uint64_t size, ucp_ep_h 
                                  .dir = ST_IN,
                                  .layer = ST_LAYER_UCP,
                                  .flags = ST_HAS_TAG | (reply_ep ? ST_REPLY : 0),
-                                 .peer = ep ? ep->peer : ST_UNKNOWN_PEER,
+                                 .peer = ep && !ep->met ? ep->peer : ST_UNKNOWN_PEER,
                                  .tag = handler->id,
                                  .shared = worker->shared};
     /* The library calls handlers under the worker's lock: caution, should that change. */

@@ -97,7 +97,10 @@ struct ucx_slot *ucx_ep_slot(ucp_ep_h ep, struct ucx_slot *worker, const char *o
     struct ucx_slot *slot = ucx_slot_find(ep);
     if (slot && (!worker || !slot->parent || slot->parent == worker))
         return slot;
-    return ep_seen(ep, worker, origin, NULL, library);
+    slot = ep_seen(ep, worker, origin, NULL, library);
+    if (slot)
+        slot->met = true;
+    return slot;
 }
 
 ST_API ucs_status_t ucp_ep_create(ucp_worker_h worker, const ucp_ep_params_t *params,
@@ -126,17 +129,19 @@ static void route_left(struct ucx_slot *route)
     __atomic_fetch_sub(&route->open, 1, __ATOMIC_RELAXED);
 }
 
-/* Forgets the endpoint; its route, if any. */
-static struct ucx_slot *ep_gone(ucp_ep_h ep)
+/* Takes the endpoint's slot: before the library is told, see ucx_slot_take. */
+static struct ucx_slot *ep_take(ucp_ep_h ep)
 {
-    struct ucx_slot *slot = ucx_ucp_on ? ucx_slot_find(ep) : NULL;
-    if (!slot)
-        return NULL;
-    if (slot->query)
+    struct ucx_slot *slot = ucx_ucp_on ? ucx_slot_take(ep) : NULL;
+    if (slot && slot->query)
         ucx_ep_addresses(ep, slot);
-    struct ucx_slot *route = slot->route;
-    ucx_slot_close(ep, "ucp_ep");
-    return route;
+    return slot;
+}
+
+static void ep_gone(struct ucx_slot *slot)
+{
+    st_object_closed("ucp_ep", slot->id);
+    ucx_slot_free(slot);
 }
 
 static void on_closed(void *handle, ucs_status_t status, void *user_data)
@@ -155,20 +160,25 @@ static void on_closed(void *handle, ucs_status_t status, void *user_data)
 static ucs_status_ptr_t ep_close(struct ucx_library *library, ucp_ep_h ep,
                                  const ucp_request_param_t *param)
 {
-    struct ucx_slot *route = ep_gone(ep);
+    struct ucx_slot *slot = ep_take(ep), *route = slot ? slot->route : NULL;
     struct ucx_request *request = NULL;
     bool force = (param->op_attr_mask & UCP_OP_ATTR_FIELD_FLAGS) &&
                  (param->flags & UCP_EP_CLOSE_FLAG_FORCE);
     if (route && !force)
-        request = ucx_request_new(param, route->parent->shared);
+        request = ucx_request_new(param, slot->shared);
     if (request) {
         request->slot = route;
         request->param.base.cb.send = on_closed;
         param = &request->param.base;
     }
     ucs_status_ptr_t result = library->ucp_ep_close_nbx(ep, param);
-    if (request && !UCS_PTR_IS_PTR(result))
-        route_left(route);
+    if (slot && UCS_PTR_STATUS(result) == UCS_ERR_INVALID_PARAM) {
+        ucx_slot_publish(slot, ep); /* refused: it stays open */
+    } else if (slot) {
+        ep_gone(slot);
+        if (request && !UCS_PTR_IS_PTR(result))
+            route_left(route);
+    }
     return ucx_request_posted(request, result);
 }
 
@@ -197,8 +207,11 @@ ST_API ucs_status_ptr_t ucp_disconnect_nb(ucp_ep_h ep)
 ST_API void ucp_ep_destroy(ucp_ep_h ep)
 {
     struct ucx_library *library = ucx_library_resolve(UCX_CALLER);
-    struct ucx_slot *route = ep_gone(ep);
+    struct ucx_slot *slot = ep_take(ep);
     library->ucp_ep_destroy(ep);
-    if (route)
-        route_left(route);
+    if (!slot)
+        return;
+    if (slot->route)
+        route_left(slot->route);
+    ep_gone(slot);
 }

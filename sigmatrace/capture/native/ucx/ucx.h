@@ -156,6 +156,7 @@ struct ucx_slot {
     const void *handle;
     uint8_t type;
     bool shared;            /* several threads may use it at once */
+    bool met;               /* endpoint: not made by the program, so nobody says where it leads */
     bool several;           /* route: endpoints of it have been open at once */
     uint8_t query;          /* endpoint: how often its socket addresses may still be asked for */
     uint32_t id;            /* object id */
