@@ -3,6 +3,10 @@
  * usage: ucx_lives again   ROUNDS endpoints to each of PEERS workers, one after the other
  *        ucx_lives at_once two endpoints to one worker, used in turn
  *        ucx_lives force   as `again`, but closed by force
+ *        ucx_lives refused an endpoint that is not closed, as UCX refuses to do it by force
+ *        ucx_lives many    one endpoint, MANY messages
+ *        ucx_lives workers THREADS threads make workers, exchange messages, destroy the workers
+ *                          and leave their endpoints open, ROUNDS times
  *        ucx_lives reply   ROUNDS endpoints that send active messages with reply endpoint
  *        ucx_lives left    a server leaves an endpoint to its first client open when it destroys
  *                          its worker, and serves a second client with a new one
@@ -10,10 +14,12 @@
  * Says "pid messages", for each process that sends. */
 #include "ucx_small.h"
 
+#include <poll.h>
+#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { PEERS = 5, ROUNDS = 3, MESSAGES = 4, TAG = 5, AM = 3 };
+enum { PEERS = 5, ROUNDS = 3, MESSAGES = 4, MANY = 20000, THREADS = 4, TAG = 5, AM = 3 };
 
 static long got;
 
@@ -40,10 +46,8 @@ static void close_ep(ucp_ep_h ep, ucp_worker_h from, ucp_worker_h to, bool force
     finish(ucp_ep_close_nbx(ep, &param), from, to);
 }
 
-static void again(bool force)
+static void lives(bool force)
 {
-    if (force)
-        error_mode = UCP_ERR_HANDLING_MODE_PEER; /* else UCX refuses */
     ucp_worker_h from = worker_new(), to[PEERS];
     long sent = 0;
     for (int i = 0; i < PEERS; i++)
@@ -58,6 +62,17 @@ static void again(bool force)
     printf("%d %ld\n", getpid(), sent);
 }
 
+static void again(void)
+{
+    lives(false);
+}
+
+static void force(void)
+{
+    error_mode = UCP_ERR_HANDLING_MODE_PEER; /* else UCX refuses */
+    lives(true);
+}
+
 static void at_once(void)
 {
     ucp_worker_h from = worker_new(), to = worker_new();
@@ -69,6 +84,51 @@ static void at_once(void)
     close_ep(one, from, to, false);
     close_ep(two, from, to, false);
     printf("%d %d\n", getpid(), 1 + MESSAGES);
+}
+
+static void refused(void)
+{
+    ucp_worker_h from = worker_new(), to = worker_new();
+    ucp_request_param_t force = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
+                                 .flags = UCP_EP_CLOSE_FLAG_FORCE};
+    ucp_ep_h ep = ep_new(from, to);
+    exchange(ep, from, to, 1);
+    CHECK(UCS_PTR_IS_ERR(ucp_ep_close_nbx(ep, &force)));
+    for (int k = 0; k < MESSAGES; k++)
+        exchange(ep, from, to, 2);
+    close_ep(ep, from, to, false);
+    printf("%d %d\n", getpid(), 1 + MESSAGES);
+}
+
+static void many(void)
+{
+    ucp_worker_h worker = worker_new();
+    ucp_ep_h ep = ep_new(worker, worker);
+    for (int k = 0; k < MANY; k++)
+        exchange(ep, worker, worker, 5);
+    printf("%d %d\n", getpid(), MANY);
+}
+
+static void *live(void *unused)
+{
+    for (int round = 0; round < ROUNDS; round++) {
+        ucp_worker_h worker = worker_new();
+        ucp_ep_h ep = ep_new(worker, worker);
+        for (int k = 0; k < MESSAGES; k++)
+            exchange(ep, worker, worker, 5);
+        ucp_worker_destroy(worker);
+    }
+    return unused;
+}
+
+static void workers(void)
+{
+    pthread_t threads[THREADS];
+    for (int i = 0; i < THREADS; i++)
+        CHECK(!pthread_create(&threads[i], NULL, live, NULL));
+    for (int i = 0; i < THREADS; i++)
+        CHECK(!pthread_join(threads[i], NULL));
+    printf("%d %d\n", getpid(), THREADS * ROUNDS * MESSAGES);
 }
 
 static void listen_am(ucp_worker_h worker)
@@ -121,40 +181,50 @@ static void put_address(int fd, ucp_worker_h worker)
     ucp_worker_release_address(worker, address);
 }
 
-static ucp_ep_h ep_from(int fd, ucp_worker_h worker)
+static void take_address(int fd, char address[4096])
 {
-    char address[4096];
     size_t length;
-    CHECK(read(fd, &length, sizeof(length)) == sizeof(length) && length <= sizeof(address));
+    CHECK(read(fd, &length, sizeof(length)) == sizeof(length) && length <= 4096);
     CHECK(read(fd, address, length) == (ssize_t)length);
-    return ep_to_address(worker, (ucp_address_t *)address);
 }
 
 static void client(struct channel *channel, int count)
 {
+    char address[4096];
     int end;
     begin();
     ucp_worker_h worker = worker_new();
     put_address(channel->up[1], worker);
-    ucp_ep_h ep = ep_from(channel->down[0], worker);
+    take_address(channel->down[0], address);
+    ucp_ep_h ep = ep_to_address(worker, (ucp_address_t *)address);
     send_am(ep, worker, NULL, count);
     finish(ucp_ep_flush_nbx(ep, &plain), worker, NULL);
+    CHECK(write(channel->up[1], &count, sizeof(count)) == sizeof(count));
     CHECK(read(channel->down[0], &end, sizeof(end)) == sizeof(end));
     printf("%d %d\n", getpid(), count);
     exit(0);
 }
 
+static bool written(int fd)
+{
+    struct pollfd one = {.fd = fd, .events = POLLIN};
+    return poll(&one, 1, 0) > 0;
+}
+
 static void serve(struct channel *channel, bool own_ep, int count)
 {
-    int end = 0;
+    char address[4096];
+    int end;
     got = 0;
     ucp_worker_h worker = worker_new();
     listen_am(worker);
+    take_address(channel->up[0], address);
     if (own_ep)
-        ep_from(channel->up[0], worker);
+        ep_to_address(worker, (ucp_address_t *)address);
     put_address(channel->down[1], worker);
-    while (got < count)
+    while (got < count || !written(channel->up[0])) /* until the client has flushed */
         ucp_worker_progress(worker);
+    CHECK(read(channel->up[0], &end, sizeof(end)) == sizeof(end));
     CHECK(write(channel->down[1], &end, sizeof(end)) == sizeof(end));
     ucp_worker_destroy(worker);
 }
@@ -182,17 +252,18 @@ static void left(void)
 
 int main(int argc, char **argv)
 {
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } plans[] = {{"again", again}, {"at_once", at_once}, {"force", force},     {"refused", refused},
+                 {"many", many},   {"reply", reply},     {"workers", workers}, {"left", left}};
     CHECK(argc == 2);
-    if (!strcmp(argv[1], "left")) {
-        left();
-        return 0;
-    }
-    begin();
-    if (!strcmp(argv[1], "at_once"))
-        at_once();
-    else if (!strcmp(argv[1], "reply"))
-        reply();
-    else
-        again(!strcmp(argv[1], "force"));
-    return 0;
+    for (size_t i = 0; i < sizeof(plans) / sizeof(*plans); i++)
+        if (!strcmp(argv[1], plans[i].name)) {
+            if (plans[i].run != left) /* which begins in each process */
+                begin();
+            plans[i].run();
+            return 0;
+        }
+    return 2;
 }

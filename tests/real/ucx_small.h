@@ -19,8 +19,10 @@ static const ucp_request_param_t plain = {.op_attr_mask = 0};
 
 static inline void begin(void)
 {
-    ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES,
-                           .features = UCP_FEATURE_TAG | UCP_FEATURE_AM};
+    ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES |
+                                         UCP_PARAM_FIELD_MT_WORKERS_SHARED,
+                           .features = UCP_FEATURE_TAG | UCP_FEATURE_AM,
+                           .mt_workers_shared = 1};
     CHECK(!ucp_init(&params, NULL, &context));
 }
 

@@ -172,7 +172,7 @@ static ucs_status_ptr_t ep_close(struct ucx_library *library, ucp_ep_h ep,
         param = &request->param.base;
     }
     ucs_status_ptr_t result = library->ucp_ep_close_nbx(ep, param);
-    if (slot && UCS_PTR_STATUS(result) == UCS_ERR_INVALID_PARAM) {
+    if (slot && UCS_PTR_IS_ERR(result) && UCS_PTR_STATUS(result) == UCS_ERR_INVALID_PARAM) {
         ucx_slot_publish(slot, ep); /* refused: it stays open */
     } else if (slot) {
         ep_gone(slot);
