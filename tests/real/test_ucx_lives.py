@@ -59,7 +59,8 @@ def run(setting: Setting, out: Path, *command: object, **options: Any) -> str:
         **options,
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    printed: str = done.stdout
+    return printed
 
 
 def told(printed: str) -> dict[int, int]:
@@ -68,7 +69,7 @@ def told(printed: str) -> dict[int, int]:
     return {int(line[0]): int(line[1]) for line in lines if len(line) == 2 and line[0].isdigit()}
 
 
-def sent_by(result: api.RunResult) -> dict[int, int]:
+def sent_by(result: api.Result) -> dict[int, int]:
     """Messages matched by sending process; every send and receive must be."""
     match = result.ledger["stages"]["match"]
     assert match["sends"] == match["receives"] == match["sends_matched"]
@@ -194,9 +195,7 @@ def test_operations_after_a_failure_are_counted(
 
 
 @pytest.mark.parametrize("mode", ["simple", "full"])
-def test_signal_handlers_may_use_ucx(
-    shim: Path, version: Ucx, mode: str, tmp_path: Path
-) -> None:
+def test_signal_handlers_may_use_ucx(shim: Path, version: Ucx, mode: str, tmp_path: Path) -> None:
     out = tmp_path / "run"
     program = compiled(tmp_path, "ucx_signals")
     printed = run(Setting(shim, version, mode, tls="self"), out, program, 100000)

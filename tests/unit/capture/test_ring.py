@@ -90,6 +90,7 @@ def test_a_segment_whose_chunk_was_cut_is_read(tmp_path: Path) -> None:
 def test_what_could_not_be_written_is_recovered_and_not_surplus(tmp_path: Path) -> None:
     """The disk was full: the end item counts what is in the file, the ring has the rest."""
     with RankFile(tmp_path) as file:
+        file.chunk(Schema.CHANNEL, 7, small_channels())
         file.chunk(Schema.OP, 7, ops(100, 5))
         file.end(reason="disk full", lost={"operation": 4})
     (tmp_path / RING_NAME).write_bytes(ring_file([(Schema.OP, 7, 1, ops(105, 3))]))
