@@ -28,6 +28,7 @@ from sigmatrace.output import LEDGER, RUN, SUMMARY, Output
 from sigmatrace.partition import Run
 from sigmatrace.plan import Plan
 from sigmatrace.stages.base import Exchange, Stage
+from sigmatrace.text import counted
 
 PACKAGES = ("dask", "distributed", "hydra-core", "msgpack", "numba", "numpy", "pyarrow")
 
@@ -166,8 +167,8 @@ def _refuse_damage(run: Run) -> None:
     if damage:
         first, more = damage[0], len(damage) - 1
         raise DataLossError(
-            f"{first['path']}: {first['size_bytes']} bytes {first['what']} at byte "
-            f"{first['offset']}" + (f", and {more} more places" if more else ""),
+            f"{first['path']}: {counted(first['size_bytes'], 'byte')} {first['what']} at byte "
+            f"{first['offset']}" + (f", and {counted(more, 'more place')}" if more else ""),
             "strict=true allows no loss; without it the rest is used",
         )
 

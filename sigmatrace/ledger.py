@@ -8,6 +8,7 @@ from typing import Any
 
 from sigmatrace.capture.account import Account
 from sigmatrace.export.base import Exported
+from sigmatrace.text import count_text, counted
 
 EVENT_SCHEMAS = ("op", "completion", "mark", "target", "aggregate")
 Numbers = Mapping[str, Any]
@@ -93,19 +94,21 @@ def losses(ledger: Numbers) -> list[str]:
     sizes = ledger["capture"]["bytes"]
     for kind in ("damaged", "cut", "foreign"):
         if sizes[kind]:
-            found.append(f"{sizes[kind]} bytes {kind}")
+            found.append(f"{counted(sizes[kind], 'byte')} {kind}")
     for name, one in ledger["records"].items():
         for kind in ("dropped", "missing", "surplus", "bad_channel"):
             if one[kind]:
-                found.append(f"{one[kind]} {name} records {kind.replace('_', ' ')}")
-        if one["damaged"] + one["damaged_open"]:
-            found.append(f"{one['damaged'] + one['damaged_open']} {name} records damaged")
+                found.append(f"{counted(one[kind], f'{name} record')} {kind.replace('_', ' ')}")
+        damaged = one["damaged"] + one["damaged_open"]
+        if damaged:
+            found.append(f"{counted(damaged, f'{name} record')} damaged")
     for kind in ("lost_at_capture", "unknown"):
         for reason, count in ledger["capture"][kind].items():
             what = "lost at capture" if kind == "lost_at_capture" else "not understood"
-            found.append(f"{count} {what} ({reason})")
-    if ledger["capture"]["unknown_channel"]:
-        found.append(f"{ledger['capture']['unknown_channel']} records of unknown channels")
+            found.append(f"{count_text(count)} {what} ({reason})")
+    unknown = ledger["capture"]["unknown_channel"]
+    if unknown:
+        found.append(f"{counted(unknown, 'record')} of unknown channels")
     return found
 
 

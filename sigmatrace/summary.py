@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from sigmatrace import ledger
-from sigmatrace.export.amounts import byte_text, count_text, initiated, layer_text
+from sigmatrace.export.amounts import initiated, layer_text
 from sigmatrace.partition import Run
+from sigmatrace.text import byte_text, count_text, counted
 
 TOP = 5
 
@@ -44,14 +45,14 @@ def text(
 
 def _events(run: Run, book: Mapping[str, Any]) -> Iterator[str]:
     counts = {name: one["read"] + one["read_open"] for name, one in book["records"].items()}
-    shown = {"op": "operations", "completion": "completions", "mark": "marks", "target": "targets",
-             "aggregate": "aggregate rows"}  # fmt: skip
-    parts = [f"{count_text(counts[key])} {word}" for key, word in shown.items() if counts[key]]
+    shown = {"op": "operation", "completion": "completion", "mark": "mark", "target": "target",
+             "aggregate": "aggregate row"}  # fmt: skip
+    parts = [counted(counts[key], word) for key, word in shown.items() if counts[key]]
     processes = run.tables["processes"]
     hosts = len(set(processes.column("host").to_pylist()))
     yield (
-        f"events     {', '.join(parts) or 'none'} of {processes.num_rows} processes "
-        f"on {hosts} host{'s' if hosts != 1 else ''}"
+        f"events     {', '.join(parts) or 'none'} of "
+        f"{counted(processes.num_rows, 'process', 'processes')} on {counted(hosts, 'host')}"
     )
 
 
@@ -75,7 +76,8 @@ def _losses(book: Mapping[str, Any]) -> Iterator[str]:
     yield f"lost       {'; '.join(found) if found else 'nothing'}"
     open_files = book["capture"]["open_files"]
     if open_files:
-        yield f"             {open_files} files have no end: killed, cut, or still running"
+        what = counted(open_files, "file has", "files have")
+        yield f"             {what} no end: killed, cut, or still running"
 
 
 def _clocks(run: Run) -> Iterator[str]:
@@ -105,5 +107,5 @@ def _talkers(run: Run) -> Iterator[str]:
         for number, at in enumerate(top):
             src, dst = (labels[proc] if proc >= 0 else "unknown" for proc in pairs[:, at])
             head = f"top {layer_text(int(layer))}" if number == 0 else ""
-            amount = f"{byte_text(int(size_bytes[at]))} in {count_text(int(count[at]))} operations"
+            amount = f"{byte_text(int(size_bytes[at]))} in {counted(int(count[at]), 'operation')}"
             yield f"{head:10} {src} -> {dst}: {amount}"
