@@ -54,7 +54,7 @@ def _problem(attempt: Attempt, found: Sequence[Captured]) -> tuple[str, list[str
     if any(one.moves_data for one in found):
         return "", []
     what = "no operation that moves data was recorded"
-    if not any(one.libraries for one in found):
+    if not any(one.communicates for one in found):
         marks = ", only marks" if any(one.marks for one in found) else ""
         return what + marks, diagnose.nothing_hooked(attempt)
     return what, diagnose.nothing_recorded(attempt, any(one.rank >= 0 for one in found))

@@ -115,14 +115,9 @@ def _obstacles(program: Program, attempt: Attempt) -> Iterator[str]:
             " the loader ignores LD_PRELOAD"
         )
     linked = _linked(program)
-    unbuilt = [layer for layer in linked if layer in attempt.unbuilt]
-    unchosen = [x for x in linked if x not in attempt.layers and x not in attempt.unbuilt]
-    for layers, why in (
-        (unbuilt, "not built here; see sigmatrace-capture --check"),
-        (unchosen, "not chosen with --layers"),
-    ):
-        if layers:
-            yield f"{program.path} is linked with layer {', '.join(layers)}, {why}"
+    if linked and not set(linked) & set(attempt.layers):
+        for layers, why in _untraced(linked, attempt):
+            yield f"{program.path} is linked with layer {', '.join(layers)}, which was {why}"
 
 
 def _unseen(attempt: Attempt) -> list[str]:
@@ -132,11 +127,13 @@ def _unseen(attempt: Attempt) -> list[str]:
     if attempt.failed:
         return [_FAILED]
     for program in attempt.programs:
-        layers = ", ".join(_linked(program))
-        if layers:
+        linked = _linked(program)
+        if linked:
+            traced = ", ".join(layer for layer in linked if layer in attempt.layers)
             return [
-                f"{program.path} is linked with layer {layers}, but called nothing that is traced,"
-                " or LD_PRELOAD did not reach it"
+                f"{program.path} is linked with layer {traced}, but called nothing of it that is"
+                " traced, or LD_PRELOAD did not reach it",
+                *_texts(_untraced(linked, attempt)),
             ]
     libraries = " or ".join(dict.fromkeys(LAYERS[layer].library for layer in attempt.layers))
     return [f"no process used {libraries}, or LD_PRELOAD did not reach it"]
@@ -151,17 +148,30 @@ def _changes_preload(said: Sequence[str]) -> bool:
 
 def _left_out(attempt: Attempt) -> list[str]:
     """Return which layers were not traced; those for which one has to ask are not missed."""
-    lines = []
-    if attempt.unbuilt:
-        lines.append(
-            f"not built here: layer {', '.join(attempt.unbuilt)}; see sigmatrace-capture --check"
-        )
     # By shim: who chose UCT alone sees what goes through UCP, too.
-    covered = {LAYERS[layer].shim for layer in (*attempt.layers, *attempt.unbuilt)}
-    unchosen = [x for x, info in LAYERS.items() if info.default and info.shim not in covered]
-    if unchosen:
-        lines.append(f"not chosen with --layers: {', '.join(unchosen)}")
-    return lines
+    covered = {LAYERS[layer].shim for layer in attempt.layers}
+    missed = [
+        layer
+        for layer, info in LAYERS.items()
+        if layer in attempt.unbuilt or (info.default and info.shim not in covered)
+    ]
+    return _texts(_untraced(missed, attempt))
+
+
+def _untraced(layers: Sequence[str], attempt: Attempt) -> list[tuple[list[str], str]]:
+    """Return those of some layers that were not traced, by the reason."""
+    unbuilt = [layer for layer in layers if layer in attempt.unbuilt]
+    asked = (*attempt.layers, *attempt.unbuilt)
+    unchosen = [layer for layer in layers if layer not in asked]
+    parts = (
+        (unbuilt, "not built here, see sigmatrace-capture --check"),
+        (unchosen, "not chosen with --layers"),
+    )
+    return [part for part in parts if part[0]]
+
+
+def _texts(untraced: Sequence[tuple[list[str], str]]) -> list[str]:
+    return [f"layer {', '.join(layers)} was {why}" for layers, why in untraced]
 
 
 def _settings(attempt: Attempt) -> tuple[tuple[str, str], ...]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from sigmatrace.text import byte_text, count_text, counted
 
 _LINES_MAX = 32
+_CONTROL = "control"  # how control.py says that it was there
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,11 @@ class Captured:
     end: str = "exit"
     marks: int = 0
     moves_data: bool = True
+
+    @property
+    def communicates(self) -> bool:
+        """Whether a communication library was loaded; the program's own marks need none."""
+        return any(how != _CONTROL for _, _, how in self.libraries)
 
     def line(self) -> str:
         """Return the one line of this process."""
