@@ -213,6 +213,18 @@ def test_mpi_is_told_of_paths_through_traced_layers_alone(reasons):
     assert intel == ["layer ofi was not chosen with --layers"]
 
 
+def test_a_library_that_carried_nothing():
+    quiet = diagnose.Attempt(["true"], ("ofi", "ucp"))
+    assert diagnose.nothing_recorded(quiet, ranks=False) == [
+        "the libraries were loaded, but no message went through them"
+    ]
+    failed = dataclasses.replace(quiet, failed=True)
+    assert diagnose.nothing_recorded(failed, ranks=False) == [
+        "the command failed, perhaps before it communicated"
+    ]
+    assert "shared memory" in diagnose.nothing_recorded(quiet, ranks=True)[0]
+
+
 def test_endless_words_are_cut(tmp_path):
     script = tmp_path / "long.sh"
     script.write_text(" ".join(map(str, range(100_000))))
