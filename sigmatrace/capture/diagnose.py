@@ -66,7 +66,7 @@ class Attempt:
     @cached_property
     def programs(self) -> list[Program]:
         """The programs among the words."""
-        return programs(self.words, self.environment.get("PATH", os.defpath))
+        return programs(self.words, self.environment)
 
 
 def nothing_hooked(attempt: Attempt) -> list[str]:
@@ -102,7 +102,7 @@ def shared_memory(attempt: Attempt) -> list[str]:
         "MPI carries messages between ranks of one node in shared memory of its own, past"
         " libfabric and UCX; to trace them, choose a network path:"
     )
-    return [*([text, *lines] if lines else []), *_left_out(attempt)]
+    return [*_left_out(attempt), *([text, *lines] if lines else [])]
 
 
 def _obstacles(program: Program, attempt: Attempt) -> Iterator[str]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from sigmatrace.capture.elf import Program, inspect
+from sigmatrace.capture.elf import Program, inspect, with_all_needed
 
 _BETWEEN = re.compile(r"[\s;&|()<>{}`\"'$=]+")
 _COMMENT = re.compile(r"^\s*#.*$", re.MULTILINE)
 _WORDS_MAX = 2000
+_PROGRAMS_MAX = 20
 _SCRIPT_MAX_BYTES = 1 << 16
 
 
@@ -39,19 +41,21 @@ def words(command: Sequence[str], search: str) -> list[str]:
     return found
 
 
-def programs(said: Iterable[str], search: str) -> list[Program]:
-    """Return the ELF programs among words, each once, in their order.
+def programs(said: Iterable[str], environment: Mapping[str, str]) -> list[Program]:
+    """Return the first ELF programs among words, each once, in their order.
 
     ``mpirun -n 4 ./app`` names two: the words cannot be told apart without knowing every
     launcher's options, so each word that is an executable file counts.
 
     Args:
         said: The words.
-        search: Value of PATH.
+        environment: Whose PATH and LD_LIBRARY_PATH count.
     """
+    search = environment.get("PATH", os.defpath)
     paths = [_executable(word, search) for word in dict.fromkeys(said)]
-    found = [inspect(path) for path in dict.fromkeys(paths) if path]
-    return [program for program in found if program]
+    found = (inspect(path) for path in dict.fromkeys(paths) if path)
+    first = itertools.islice((program for program in found if program), _PROGRAMS_MAX)
+    return [with_all_needed(program, environment) for program in first]
 
 
 def _executable(word: str, search: str) -> Path | None:

@@ -101,6 +101,8 @@ def programs(tmp_path_factory):
         "dynamic": ["a.c"],
         "mpi": ["a.c", "-Wl,--no-as-needed", "./libmpi.so.12"],
         "fabric": ["a.c", "-Wl,--no-as-needed", "-lfabric"],
+        "libmiddle.so": ["-shared", "-fPIC", "mpi.c", "-Wl,--no-as-needed", "-lfabric"],
+        "over": ["a.c", "-Wl,--no-as-needed", "-L.", "-lmiddle"],
     }.items():
         subprocess.run(["gcc", "-o", name, *options], cwd=folder, check=True)
         built[name] = folder / name
@@ -116,6 +118,17 @@ def test_elf(programs):
     assert not elf.inspect(programs["dynamic"]).privileged
     assert elf.inspect(Path(__file__)) is None
     assert elf.inspect(Path("/no/such")) is None
+
+
+def test_all_that_the_loader_would_map(programs):
+    over = elf.inspect(programs["over"])
+    assert "libfabric.so.1" not in over.needed
+    search = {"LD_LIBRARY_PATH": str(programs["over"].parent)}
+    assert {"libmiddle.so", "libfabric.so.1"} <= set(elf.with_all_needed(over, search).needed)
+    static = elf.inspect(programs["static"])
+    assert elf.with_all_needed(static, {}) is static
+    gone = dataclasses.replace(over, path=Path("/no/such"))
+    assert elf.with_all_needed(gone, {}) is gone
 
 
 def test_elf_cut_anywhere_is_no_crash(programs, tmp_path):
@@ -151,6 +164,9 @@ def test_a_layer_that_is_not_traced_is_the_reason(reasons, programs, tmp_path):
     built = [f"{who} not built here, see sigmatrace-capture --check"]
     assert reasons("{fabric}", layers=("ucp",)) == chosen
     assert reasons("sh", "-c", "A=1 {fabric} & wait", layers=("ucp",)) == chosen
+    search = {"LD_LIBRARY_PATH": str(programs["over"].parent)}
+    (over,) = reasons("{over}", layers=("ucp",), environment=search)
+    assert over == chosen[0].replace(str(programs["fabric"]), str(programs["over"]))
     assert reasons("{fabric}", layers=("ucp",), unbuilt=("ofi",)) == built
     script = tmp_path / "job.sh"
     script.write_text(f"# {programs['static']}\n{programs['fabric']} --quick\n")
@@ -208,7 +224,7 @@ def test_mpi_is_told_of_paths_through_traced_layers_alone(reasons):
     said = reasons("{mpi}", layers=("ucp",))
     assert any("MPICH over UCX" in line for line in said)
     assert not any("MPICH over libfabric" in line for line in said)
-    assert said[-1] == "layer ofi was not chosen with --layers"
+    assert said[0] == "layer ofi was not chosen with --layers"
     intel = reasons("{mpi}", layers=("ucp",), environment={"I_MPI_ROOT": "/opt"})
     assert intel == ["layer ofi was not chosen with --layers"]
 
