@@ -3,7 +3,7 @@
 from sigmatrace import api
 
 result = api.run("run/", export=["perfetto", "json"])
-result.tables["traffic"].to_pandas()
+result.tables["traffic"].to_pylist()
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from typing import Any, TextIO
 
 import pyarrow as pa
 
-from sigmatrace import config, jit, ledger, summary
+from sigmatrace import config, jit, ledger, output, summary
 from sigmatrace import plan as planning
 from sigmatrace.cluster import Cluster
 from sigmatrace.config import Settings
 from sigmatrace.errors import ConfigError, DataLossError
 from sigmatrace.export.base import Exporter
-from sigmatrace.output import LEDGER, RUN, SUMMARY, Output
 from sigmatrace.partition import Run
 from sigmatrace.plan import Plan
 from sigmatrace.stages.base import Exchange, Stage
 from sigmatrace.text import counted
 
+STRICT_HINT = "strict=true allows no loss; without it the rest is used"
 PACKAGES = ("dask", "distributed", "hydra-core", "msgpack", "numba", "numpy", "pyarrow")
 
 
@@ -131,6 +131,8 @@ def execute(settings: Settings, *, progress: TextIO | None = None) -> Result:
         SigmaTraceError: See ``sigmatrace.errors``; then there is no output.
     """
     chosen = plan(settings)
+    if settings.run.is_dir():
+        output.check(settings.out, overwrite=settings.overwrite)
     from sigmatrace import pipeline
 
     cluster = Cluster(**settings.cluster)
@@ -143,22 +145,23 @@ def execute(settings: Settings, *, progress: TextIO | None = None) -> Result:
     )
     if settings.strict:
         _refuse_damage(indexed.run)
-    with Output(settings.out, overwrite=settings.overwrite) as output:
-        done = pipeline.correlate(indexed, chosen, output.staging, cluster, progress=progress)
+        _refuse_open(indexed.run)
+    with output.Output(settings.out, overwrite=settings.overwrite) as made:
+        done = pipeline.correlate(indexed, chosen, made.staging, cluster, progress=progress)
         book = ledger.build(done.account, done.stages, done.exported)
         if settings.strict:
             _refuse_loss(book, settings.run)
         files = {
-            name: tuple(output.place / file for file in one.files)
+            name: tuple(made.place / file for file in one.files)
             for name, one in done.exported.items()
         }
         hints = {name: one.hint for name, one in done.exported.items() if one.hint}
-        result = Result(done.run, book, output.place, files, hints)
-        output.keep(name for one in done.exported.values() for name in one.files)
-        output.write_json(LEDGER, book)
-        output.write_json(RUN, _record(settings))
-        output.write(SUMMARY, result.text())
-        output.publish()
+        result = Result(done.run, book, made.place, files, hints)
+        made.keep(name for one in done.exported.values() for name in one.files)
+        made.write_json(output.LEDGER, book)
+        made.write_json(output.RUN, {**_record(settings), "files": made.names})
+        made.write(output.SUMMARY, result.text())
+        made.publish()
     return result
 
 
@@ -169,7 +172,19 @@ def _refuse_damage(run: Run) -> None:
         raise DataLossError(
             f"{first['path']}: {counted(first['size_bytes'], 'byte')} {first['what']} at byte "
             f"{first['offset']}" + (f", and {counted(more, 'more place')}" if more else ""),
-            "strict=true allows no loss; without it the rest is used",
+            STRICT_HINT,
+        )
+
+
+def _refuse_open(run: Run) -> None:
+    """Refuse a run with a file without an end item: nobody knows what else it should hold."""
+    columns = (run.tables["processes"].column(name).to_pylist() for name in ("path", "end"))
+    found = [path for path, end in zip(*columns, strict=True) if not end]
+    if found:
+        more = f", and {counted(len(found) - 1, 'more file')}" if len(found) > 1 else ""
+        raise DataLossError(
+            f"{found[0]}: no end item (killed, replaced by exec, cut, or still running){more}",
+            STRICT_HINT,
         )
 
 
@@ -178,7 +193,7 @@ def _refuse_loss(book: Mapping[str, Any], folder: Path) -> None:
     if found:
         raise DataLossError(
             f"{folder}: {'; '.join(found)}",
-            "strict=true allows no loss; without it the rest is used",
+            STRICT_HINT,
         )
 
 

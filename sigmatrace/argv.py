@@ -6,6 +6,7 @@ its flags before its overrides. Nobody should have to know that.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -80,8 +81,11 @@ def parse(words: Sequence[str]) -> Command:
 
 
 def quote(text: str) -> str:
-    """Return a path as a quoted string that Hydra and OmegaConf read back unchanged."""
-    literal = text.replace("${", r"\${")
+    """Return a path as a quoted string that Hydra and OmegaConf read back unchanged.
+
+    ``${hydra:...}`` alone keeps its meaning: a multirun needs ``${hydra:job.num}``.
+    """
+    literal = re.sub(r"\$\{(?!hydra:)", r"\\${", text)
     return str(QuotedString(literal, Quote.single).with_quotes())
 
 

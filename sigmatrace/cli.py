@@ -9,6 +9,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import hydra
 from hydra.errors import (
@@ -21,7 +22,7 @@ from omegaconf.errors import (
 from yaml import MarkedYAMLError
 
 from sigmatrace import argv, config, mistakes
-from sigmatrace.errors import SigmaTraceError
+from sigmatrace.errors import ConfigError, SigmaTraceError
 
 OWN_BUG, INTERRUPTED = 1, 130
 
@@ -70,6 +71,7 @@ class _Job:
         self.several = several
         self.pid = os.getpid()
         self.errors: list[Exception] = []
+        self.outs: set[Path] = set()
 
     def __call__(self, options: DictConfig) -> None:
         try:
@@ -79,6 +81,7 @@ class _Job:
             if settings.plan:
                 print(api.plan(settings).text())
             else:
+                self._claim(settings.out)
                 print(api.execute(settings, progress=sys.stderr).text())
         except Exception as error:
             if self.several:
@@ -87,6 +90,15 @@ class _Job:
             if os.getpid() != self.pid:
                 raise
             self.errors.append(error)
+
+    def _claim(self, out: Path) -> None:
+        """Refuse an output folder that an earlier job of this multirun has written."""
+        if out in self.outs:
+            raise ConfigError(
+                f"two jobs of this multirun write to {out}",
+                "name what differs in out=, e.g. 'out=results/${hydra:job.num}'",
+            )
+        self.outs.add(out)
 
 
 def _report(error: Exception) -> int:

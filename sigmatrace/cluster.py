@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import importlib
 import os
@@ -36,7 +37,7 @@ class Cluster:
     kind: str = "threads"
     workers: int | None = None
     address: str = ""
-    timeout_s: float = 30.0
+    timeout_s: float = 10.0
 
     def __post_init__(self) -> None:
         if self.kind not in ("threads", "processes", "distributed"):
@@ -94,12 +95,13 @@ class Cluster:
         lib: Any = distributed  # it has no types
 
         try:
-            client = lib.Client(self.address, timeout=self.timeout_s, set_as_default=False)
+            # A Client whose scheduler does not answer cannot be closed within a minute.
+            asyncio.run(_connect(lib, self.address, self.timeout_s))
         except (OSError, ValueError) as error:
             raise ConfigError(
                 f"no Dask scheduler answers at {self.address}", "check cluster.address"
             ) from error
-        with client:
+        with lib.Client(self.address, timeout=self.timeout_s, set_as_default=False) as client:
             _check_workers(client, modules)
             *parts, last = client.get(graph, [*counted, key], sync=False)
             try:
@@ -128,6 +130,11 @@ def _processes(graph: Graph, key: Key, workers: int) -> Any:
 
 def _leave_interrupts_to_the_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+async def _connect(lib: Any, address: str, timeout_s: float) -> None:
+    comm = await lib.comm.connect(address, timeout=timeout_s)
+    await comm.close()
 
 
 def _check_workers(client: Any, modules: Sequence[str]) -> None:

@@ -74,7 +74,7 @@ class DistributedConfig:
 
     kind: str = "distributed"
     address: str = REQUIRED
-    timeout_s: float = 30.0
+    timeout_s: float = 10.0
 
 
 @dataclass

@@ -5,6 +5,7 @@ A run that is killed leaves only its hidden folder; the next run beside it remov
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -37,12 +38,15 @@ class Output:
     def __init__(self, place: Path, *, overwrite: bool = False) -> None:
         self.place = place.resolve() if place.is_symlink() else place
         self.overwrite = overwrite
+        self.names: list[str] = []
+        if not self.place.name:
+            raise OutputError(f"{self.place} cannot be an output folder", "give out=DIR")
         host, (pid, born) = socket.gethostname(), (os.getpid(), _born(os.getpid()))
         self.staging = self.place.with_name(f".{self.place.name}.{host}-{pid}-{born}.partial")
         try:
             self.place.parent.mkdir(parents=True, exist_ok=True)
             _sweep(self.place)
-            self._check()
+            check(self.place, overwrite=overwrite)
             self.staging.mkdir()
         except OSError as error:
             raise _unwritable(self.place, error) from error
@@ -69,8 +73,12 @@ class Output:
             raise _unwritable(self.place, error) from error
 
     def keep(self, names: Iterable[str]) -> None:
-        """Remove everything else from the staging folder: pieces that are joined by now."""
+        """Remove everything else from the staging folder: pieces that are joined by now.
+
+        ``names`` becomes what the finished output consists of.
+        """
         kept = {Path(name).parts[0] for name in names}
+        self.names = sorted({*kept, LEDGER, RUN, SUMMARY})
         for path in self.staging.iterdir():
             if path.name in kept:
                 continue
@@ -85,7 +93,7 @@ class Output:
         Raises:
             OutputError: Something came to be there in the meantime, or the rename failed.
         """
-        self._check()
+        check(self.place, overwrite=self.overwrite)
         aside = self.staging.with_suffix(".old")
         try:
             if self.place.exists() and any(self.place.iterdir()):
@@ -97,24 +105,50 @@ class Output:
             raise _unwritable(self.place, error) from error
         shutil.rmtree(aside, ignore_errors=True)
 
-    def _check(self) -> None:
-        place = self.place
-        try:
-            there = place.exists() and (not place.is_dir() or any(place.iterdir()))
-        except OSError as error:
-            raise _unwritable(place, error) from error
-        if not there:
-            return
-        if not place.is_dir():
-            raise OutputError(f"{place} is a file", "give a folder with out=DIR")
-        if not (place / LEDGER).is_file():
-            raise OutputError(
-                f"{place} is a folder with other content", "give a new folder with out=DIR"
-            )
-        if not self.overwrite:
-            raise OutputError(
-                f"output is already there: {place}", "add overwrite=true, or give out=DIR"
-            )
+
+def check(place: Path, *, overwrite: bool = False) -> None:
+    """See whether an output may be put here, and leave no trace of that.
+
+    Raises:
+        OutputError: Something is already there, or the place cannot be written.
+    """
+    try:
+        there = place.exists() and (not place.is_dir() or any(place.iterdir()))
+    except OSError as error:
+        raise _unwritable(place, error) from error
+    if not there:
+        _check_parents(place)
+        return
+    if not place.is_dir():
+        raise OutputError(f"{place} is a file", "give a folder with out=DIR")
+    foreign = sorted({path.name for path in place.iterdir()} - _recorded(place))
+    if foreign:
+        raise OutputError(
+            f"{place} is a folder with other content ({foreign[0]})",
+            "give a new folder with out=DIR",
+        )
+    if not overwrite:
+        raise OutputError(
+            f"output is already there: {place}", "add overwrite=true, or give out=DIR"
+        )
+
+
+def _recorded(place: Path) -> set[str]:
+    """Return the names that an output says are its own: nothing else may be replaced."""
+    try:
+        names = json.loads((place / RUN).read_text(encoding="utf-8"))["files"]
+        return {str(name) for name in names}
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()
+
+
+def _check_parents(place: Path) -> None:
+    """Refuse a place whose nearest existing parent cannot be written."""
+    parent = next(one for one in place.absolute().parents if one.exists())
+    if not parent.is_dir():
+        raise _unwritable(place, NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)))
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise _unwritable(place, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
 
 
 def _plain(value: object) -> object:

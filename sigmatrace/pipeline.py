@@ -20,7 +20,7 @@ from sigmatrace.capture.index import FileIndex, find_rank_files, index_file
 from sigmatrace.capture.merge import ProcessBase, merge
 from sigmatrace.capture.read import PartitionSpec, ReadLoss, plan, read
 from sigmatrace.cluster import Cluster, Graph, Key, Shared
-from sigmatrace.errors import OutputError, SigmaTraceError
+from sigmatrace.errors import OutputError, RunNotFoundError, SigmaTraceError
 from sigmatrace.export.base import Exported, Exporter, Piece
 from sigmatrace.partition import Partition, Run
 from sigmatrace.plan import Plan
@@ -111,6 +111,11 @@ def index(
     graph[name, "all"] = (_listed, counted)
     with Progress("index", len(paths), progress) as shown:
         files = cluster.compute(graph, (name, "all"), counted, shown)
+    if not any(file.whole_bytes for file in files):
+        raise RunNotFoundError(
+            f"no trace data in {folder}: its files ({len(files)}) are empty or damaged throughout",
+            "nothing was recorded there; see what sigmatrace-capture said",
+        )
     run, bases = merge(files, run_id)
     return Indexed(run, files, bases, plan(files, bases, partition_bytes))
 

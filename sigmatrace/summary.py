@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,8 @@ def _events(run: Run, book: Mapping[str, Any]) -> Iterator[str]:
     shown = {"op": "operation", "completion": "completion", "mark": "mark", "target": "target",
              "aggregate": "aggregate row"}  # fmt: skip
     parts = [counted(counts[key], word) for key, word in shown.items() if counts[key]]
+    if counts["aggregate"]:
+        parts[-1] += f" for {counted(book['capture']['aggregated_operations'], 'operation')}"
     processes = run.tables["processes"]
     hosts = len(set(processes.column("host").to_pylist()))
     yield (
@@ -60,6 +63,9 @@ def _matching(book: Mapping[str, Any]) -> Iterator[str]:
     match = book["stages"].get("match")
     if not match:
         return
+    if not match["ops"] and book["records"]["aggregate"]["found"]:
+        yield "matched    nothing: mode aggregate keeps no single messages"
+        return
     for what in ("sends", "receives"):
         total, good = match[what], match[f"{what}_matched"]
         share = f" ({100 * good / total:.1f} %)" if total else ""
@@ -67,6 +73,10 @@ def _matching(book: Mapping[str, Any]) -> Iterator[str]:
         for reason, count in match[f"{what}_unmatched"].items():
             if count:
                 yield f"             {count_text(count)} {reason.replace('_', ' ')}"
+    backwards = book["exports"].get("perfetto", {}).get("flows_backwards", 0)
+    if backwards:
+        shown = count_text(backwards)
+        yield f"             {shown} without an arrow: received before sent (clocks)"
     if match["one_sided"]:
         yield f"one-sided  {count_text(match['one_sided'])}"
 
@@ -74,10 +84,6 @@ def _matching(book: Mapping[str, Any]) -> Iterator[str]:
 def _losses(book: Mapping[str, Any]) -> Iterator[str]:
     found = ledger.losses(book)
     yield f"lost       {'; '.join(found) if found else 'nothing'}"
-    open_files = book["capture"]["open_files"]
-    if open_files:
-        what = counted(open_files, "file has", "files have")
-        yield f"             {what} no end: killed, cut, or still running"
 
 
 def _clocks(run: Run) -> Iterator[str]:
@@ -86,7 +92,8 @@ def _clocks(run: Run) -> Iterator[str]:
     calibrated = run.column("clock_quality", "calibrated")
     error = run.column("clock_quality", "error_ns")
     good = error[calibrated & np.isfinite(error)]
-    worst = f", error at most {good.max() / 1e3:.1f} us within a host" if good.size else ""
+    limit = count_text(math.ceil(good.max(initial=0)))
+    worst = f", error at most {limit} ns within a host" if good.size else ""
     yield f"clocks     {int(calibrated.sum())} of {calibrated.size} calibrated{worst}"
 
 

@@ -15,7 +15,7 @@ Options
                        cluster.workers=N; distributed: cluster.address=tcp://HOST:PORT
   preset=NAME          summary (json, csv), everything (all exporters)
   overwrite=true       replace an output that is already there
-  strict=true          any lost or damaged data is an error
+  strict=true          any lost or damaged data, or a file without an end, is an error
   run_id=ID            which run to read, when files of several lie in the folder
   partition_mb=N       event bytes of a partition, MiB        default: 12
 
@@ -27,6 +27,6 @@ Flags
   --debug              show tracebacks
   --version, --help
 
-Exit codes: 0 done, 1 own bug, 2 option, 3 no run, 4 not a trace file, 5 several runs mixed,
+Exit codes: 0 done, 1 own bug, 2 option, 3 no run, 4 unknown version, 5 several runs mixed,
 6 output, 7 stages do not fit, 8 data lost and strict=true, 130 interrupted
 """

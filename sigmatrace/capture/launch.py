@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     words = list(sys.argv[1:] if arguments is None else arguments)
     flags = opt.flags(words)
     try:
-        ended = _main(opt.parse(words))
+        ended = _main(opt.parser().parse_args(words))
     except Exception as error:
         known = isinstance(error, SigmaTraceError)
         code = error.exit_code if isinstance(error, SigmaTraceError) else 1

@@ -41,22 +41,14 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def parse(words: Sequence[str]) -> argparse.Namespace:
-    """Parse the words after the command's name.
-
-    Raises:
-        ConfigError: An option is unknown, or its value.
-    """
-    return _parser().parse_args(words)
-
-
 def flags(words: Sequence[str]) -> frozenset[str]:
     """Return the words before ``--``, for what must be known even when they cannot be parsed."""
     return frozenset(words[: words.index("--") if "--" in words else None])
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the words after the command's name; it raises ``ConfigError``."""
+    made = _Parser(
         prog=NAME,
         usage=f"{NAME} [options] -- COMMAND...",
         description="Runs a command and traces the RDMA operations of all its processes.",
@@ -64,15 +56,15 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    _add_what_is_captured(parser)
-    parser.add_argument("--check", action="store_true", help="say which layers work here, and end")
-    parser.add_argument(
+    _add_what_is_captured(made)
+    made.add_argument("--check", action="store_true", help="say which layers work here, and end")
+    made.add_argument(
         "--print-env", action="store_true", help="print the variables as shell exports, and end"
     )
-    parser.add_argument("--debug", action="store_true", help="show tracebacks of errors")
-    parser.add_argument("--version", action=_Version, nargs=0, help="show the version, and end")
-    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    return parser
+    made.add_argument("--debug", action="store_true", help="show tracebacks of errors")
+    made.add_argument("--version", action=_Version, nargs=0, help="show the version, and end")
+    made.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return made
 
 
 def _add_what_is_captured(parser: argparse.ArgumentParser) -> None:

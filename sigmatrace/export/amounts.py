@@ -22,12 +22,23 @@ def initiated(run: Run, *, nested: bool = False) -> dict[str, np.ndarray]:
         Columns by name, of the rows of initiating operations. Layers are not to be summed:
         a message may have been seen at several.
     """
-    traffic = run.tables["traffic"]
-    columns = {name: run.column("traffic", name) for name in traffic.column_names}
-    keep = np.isin(columns["op"], INITIATORS)
-    if not nested:
-        keep &= columns["nested"] == 0
-    return {name: values[keep] for name, values in columns.items()}
+    return _rows(run, _is_initiated(run, nested=nested))
+
+
+def left_out(run: Run, *, nested: bool = False) -> tuple[int, int]:
+    """Return operations and bytes of the rows of ``traffic`` that ``initiated`` leaves out."""
+    rows = _rows(run, ~_is_initiated(run, nested=nested))
+    return sum(rows["count"].tolist()), sum(rows["size_bytes"].tolist())
+
+
+def _is_initiated(run: Run, *, nested: bool) -> np.ndarray:
+    keep = np.isin(run.column("traffic", "op"), INITIATORS)
+    return keep if nested else keep & (run.column("traffic", "nested") == 0)
+
+
+def _rows(run: Run, keep: np.ndarray) -> dict[str, np.ndarray]:
+    names = run.tables["traffic"].column_names
+    return {name: run.column("traffic", name)[keep] for name in names}
 
 
 def layer_text(layer: int) -> str:

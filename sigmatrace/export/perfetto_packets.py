@@ -134,7 +134,7 @@ def sequence_head(
     delta = block(1, number(1, CLOCK_DELTA), number(2, 0), number(3, 1))
     clock = packet(sequence, number(13, _STATE_CLEARED), block(6, zero, delta))
     arguments = {
-        NAME_OF_SIZE: "size",
+        NAME_OF_SIZE: "size_bytes",
         NAME_OF_PEER: "peer",
         NAME_OF_NOTE: note_name,
         NAME_OF_FAILED: "failed",

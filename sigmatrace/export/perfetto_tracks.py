@@ -110,7 +110,8 @@ def describe(run: Run, tracks: Tracks, used: set[tuple[int, int]]) -> bytes:
     """Return the descriptors of processes and threads.
 
     Perfetto tells processes apart by pid alone. Of several that have the same (on other hosts,
-    after exec) all but one get a number beyond Linux's pids; names hold the real pid.
+    after exec) all but one get a number beyond Linux's pids; their names hold the real pid, since
+    the viewer writes the number that we give behind each name.
 
     Args:
         run: The run with its tables ``processes`` and ``threads``.
@@ -127,7 +128,8 @@ def describe(run: Run, tracks: Tracks, used: set[tuple[int, int]]) -> bytes:
         usable = 0 < pid < _PIDS_FROM and pid not in seen
         seen.add(pid)
         pids.append(pid if usable else _PIDS_FROM + proc)
-        where = packets.process(pids[proc], f"{labels[proc]} ({hosts[proc]}, pid {pid})")
+        real_pid = "" if usable else f", pid {pid}"
+        where = packets.process(pids[proc], f"{labels[proc]} ({hosts[proc]}{real_pid})")
         out.append(packets.track(tracks.process(proc), where, rank=proc))
     owners = run.column("threads", "proc").tolist()
     for thread, (proc, tid) in enumerate(

@@ -146,6 +146,8 @@ def read(path: Path) -> Rank:
             if area["count"] and (area["schema"], area["thread"], area["seq"]) not in have:
                 rank.chunks.append(area)
                 rank.from_ring += 1
+    # A thread's chunks are numbered; the file has them in the order in which they were written.
+    rank.chunks.sort(key=lambda chunk: (chunk["thread"], chunk["schema"], chunk["seq"]))
     _check(rank)
     return rank
 

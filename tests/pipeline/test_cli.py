@@ -10,8 +10,9 @@ import sys
 import msgpack
 import pytest
 
+from sigmatrace.schema import Item
 from sigmatrace.testing.synthetic import generate
-from sigmatrace.testing.write import header_item
+from sigmatrace.testing.write import header_item, map_item
 
 
 def one_line(spoken, code, *parts):
@@ -100,6 +101,39 @@ def test_cut_file(command, small):
     assert spoken.code == 0
     assert "bytes cut" in spoken.out
     assert json.loads((small / "sigmatrace-out/ledger.json").read_text())["balanced"]
+
+
+def without_end(path):
+    data = path.read_bytes()
+    path.write_bytes(data[: data.rindex(b"\x95\xa4STRC")])
+
+
+def test_killed_process(command, small):
+    """Nothing is cut or damaged, but nobody knows what the process had still to write."""
+    path = sorted(small.glob("*.msgpack"))[0]
+    without_end(path)
+    strict = command(f"run={small}", "export=json", "strict=true")
+    one_line(strict, 8, path.name, "no end item", "killed")
+    assert not (small / "sigmatrace-out").exists()
+    spoken = command(f"run={small}", "export=json")
+    assert spoken.code == 0
+    assert "lost       1 file without an end item: killed, replaced by exec" in spoken.out
+    assert f"({path.name})" in spoken.out
+    book = json.loads((small / "sigmatrace-out/ledger.json").read_text())
+    assert book["balanced"] and not book["lossless"]
+    assert book["capture"]["open_files"] == [str(path)]
+    assert book["records"]["op"]["read_open"] > 0
+    assert sum(book["records"]["op"][key] for key in ("read", "read_open")) == 200
+
+
+def test_recording_that_stopped_early(command, small):
+    path = sorted(small.glob("*.msgpack"))[0]
+    without_end(path)
+    totals = {"1": {"written": 100, "dropped": 0}, "2": {"written": 2, "dropped": 0}}
+    fields = {"t_tsc": 1, "schemas": totals, "lost": {}, "reason": "disk full"}
+    path.write_bytes(path.read_bytes() + map_item(Item.END, fields))
+    spoken = command(f"run={small}", "export=json", "strict=true")
+    one_line(spoken, 8, path.name, "stopped early", "disk full")
 
 
 def test_flipped_byte_in_the_data(command, small):
@@ -215,3 +249,28 @@ def test_interrupt(tmp_path, small, kind):
     assert done.stderr.splitlines()[-1] == "interrupted"
     assert "Traceback" not in done.stderr
     assert [path for path in small.iterdir() if path.suffix != ".msgpack"] == []
+
+
+def test_two_jobs_of_a_multirun_never_write_to_one_folder(command, small):
+    words = ("--multirun", f"run={small}", "export=json,csv", "overwrite=true")
+    spoken = command(*words)
+    one_line(spoken, 2, "two jobs of this multirun write to")
+    assert (small / "sigmatrace-out/summary.json").is_file()
+    out = "out=" + str(small.parent / "out-${hydra:job.num}")
+    assert command(*words, out).code == 0
+    assert (small.parent / "out-0/summary.json").is_file()
+    assert (small.parent / "out-1/csv").is_dir()
+
+
+def test_an_output_that_cannot_be_is_refused_before_anything_is_read(command, small):
+    (small.parent / "file").write_text("x")
+    spoken = command(f"run={small}", f"out={small.parent}/file/out", "export=json")
+    one_line(spoken, 6, "cannot write")
+    assert "index" not in spoken.err
+
+
+def test_a_folder_of_empty_files_has_no_trace_data(command, tmp_path):
+    for pid in range(3):
+        (tmp_path / f"host-{pid}-1.msgpack").touch()
+    spoken = command(f"run={tmp_path}", "export=json")
+    one_line(spoken, 3, "no trace data")

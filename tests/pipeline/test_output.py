@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -76,6 +77,7 @@ def test_killed_between_the_two_renames_brings_the_old_output_back(tmp_path):
     old = tmp_path / name.replace(f"-{os.getpid()}-", "-999999-").replace(".partial", ".old")
     old.mkdir()
     (old / "ledger.json").write_text("{}")
+    (old / "run.json").write_text('{"files": ["ledger.json", "run.json"]}')
     with pytest.raises(OutputError, match="already there"):
         Output(tmp_path / "out")
     assert (tmp_path / "out/ledger.json").is_file() and not old.exists()
@@ -97,6 +99,25 @@ def test_a_folder_of_other_content_is_never_replaced(small, tmp_path):
     with pytest.raises(OutputError, match="other content"):
         api.run(small, export=["json"], out=small, overwrite=True)
     assert (tmp_path / "home/precious").read_text() == "x"
+
+
+def test_overwrite_never_takes_what_the_pipeline_has_not_written(small, tmp_path):
+    out = api.run(small, export=["json"], out=tmp_path / "out").out
+    (out / "mine.txt").write_text("x")
+    with pytest.raises(OutputError, match=r"other content \(mine.txt\)"):
+        api.run(small, export=["json"], out=out, overwrite=True)
+    (out / "mine.txt").rename(out / "x.msgpack")
+    with pytest.raises(OutputError, match="other content"):
+        api.run(small, export=["json"], out=out, overwrite=True)
+    shutil.copytree(small, out / "run")
+    (out / "x.msgpack").unlink()
+    with pytest.raises(OutputError, match="other content"):
+        api.run(out / "run", export=["json"], out=out, overwrite=True)
+
+
+def test_the_root_is_no_output(small):
+    with pytest.raises(OutputError, match=r"cannot be an output folder|other content"):
+        api.run(small, export=["json"], out="/", overwrite=True)
 
 
 def test_an_empty_folder_is_taken(small, tmp_path):

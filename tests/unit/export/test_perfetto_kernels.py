@@ -66,7 +66,7 @@ class Encoded:
             length,
             (
                 column("name", "u4"),
-                column("size", "u8"),
+                column("size_bytes", "u8"),
                 column("flags", "u1"),
                 column("op", "u1", Op.SEND),
                 column("peer", "i4", -1),
@@ -106,14 +106,14 @@ class Encoded:
 
 def test_a_slice_with_everything_decodes_to_what_was_given():
     row = {
-        "begin": 5000, "length": 70, "name": 3, "size": 2**40, "peer": 7, "note": 2,
+        "begin": 5000, "length": 70, "name": 3, "size_bytes": 2**40, "peer": 7, "note": 2,
         "flow": 2**64 - 3, "flags": int(OpFlag.FAILED), "op": Op.SEND,
     }  # fmt: skip
     (found,) = Encoded([row]).slices()
     assert (found.begin, found.end, found.name, found.flow, found.sink) == (
         5000, 5070, "name 3", 2**64 - 3, False,
     )  # fmt: skip
-    assert found.args == {"size": 2**40, "peer": "peer 7", "why": "note 2", "failed": True}
+    assert found.args == {"size_bytes": 2**40, "peer": "peer 7", "why": "note 2", "failed": True}
 
 
 def test_what_a_row_does_not_have_is_not_written():
@@ -125,14 +125,14 @@ def test_what_a_row_does_not_have_is_not_written():
 @pytest.mark.parametrize("value", EDGES)
 def test_numbers_of_every_length(value):
     later = min(value, 2**62)
-    rows = [{"begin": 0}, {"begin": later, "size": value, "flow": value}]
+    rows = [{"begin": 0}, {"begin": later, "size_bytes": value, "flow": value}]
     found = Encoded(rows).slices()[-1]
-    assert (found.begin, found.args["size"], found.flow) == (later, value, value)
+    assert (found.begin, found.args["size_bytes"], found.flow) == (later, value, value)
 
 
 def test_the_largest_row_stays_within_its_bound_and_one_byte_lengths():
     row = {
-        "length": 2**61, "size": 2**64 - 1, "peer": 63, "note": 63, "name": 63,
+        "length": 2**61, "size_bytes": 2**64 - 1, "peer": 63, "note": 63, "name": 63,
         "flow": 2**64 - 1, "flags": int(OpFlag.FAILED),
     }  # fmt: skip
     rows = [{**row, "begin": 0}, {**row, "begin": 2**60}]
@@ -143,7 +143,7 @@ def test_the_largest_row_stays_within_its_bound_and_one_byte_lengths():
 
 def test_bytes_are_those_that_protobuf_itself_writes():
     encoded = Encoded(
-        [{"begin": 0}, {"begin": 200, "length": 9, "size": 300, "peer": 4, "flow": 9}]
+        [{"begin": 0}, {"begin": 200, "length": 9, "size_bytes": 300, "peer": 4, "flow": 9}]
     )
     packet = TracePacket(timestamp=200, trusted_packet_sequence_id=SEQUENCE)
     event = packet.track_event
@@ -204,7 +204,7 @@ def test_border_slices_are_those_that_begin_before_the_border():
 rows_of_a_track = st.lists(
     st.builds(
         lambda begin, length, op, key, flow: {
-            "begin": begin, "length": length, "op": op, "name": key, "size": key * 1000,
+            "begin": begin, "length": length, "op": op, "name": key, "size_bytes": key * 1000,
             "peer": key - 1, "note": key % 3, "flow": flow,
         },
         st.integers(0, 60),
@@ -224,7 +224,7 @@ def test_every_row_comes_back_with_its_own_times_and_arguments(rows, base):
     encoded = Encoded(rows, base=base)
     expected = sorted(
         (
-            row["begin"], row["begin"] + row["length"], f"name {row['name']}", row["size"],
+            row["begin"], row["begin"] + row["length"], f"name {row['name']}", row["size_bytes"],
             f"peer {row['peer']}" if row["peer"] >= 0 else "",
             f"note {row['note']}" if row["note"] else "",
             row["flow"], row["flow"] != 0 and row["op"] == Op.RECV,
@@ -233,8 +233,8 @@ def test_every_row_comes_back_with_its_own_times_and_arguments(rows, base):
     )  # fmt: skip
     found = encoded.slices()
     assert expected == sorted(
-        (s.begin, s.end, s.name, s.args["size"], s.args.get("peer", ""), s.args.get("why", ""),
-         s.flow, s.sink)
+        (s.begin, s.end, s.name, s.args["size_bytes"], s.args.get("peer", ""),
+         s.args.get("why", ""), s.flow, s.sink)
         for s in found
     )  # fmt: skip
     slices = [row for row in rows if row["length"] > 0]

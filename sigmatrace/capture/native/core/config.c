@@ -80,6 +80,17 @@ static enum st_mode read_mode(const char *text)
     return ST_MODE_SIMPLE;
 }
 
+static bool read_writer(const char *text)
+{
+    static bool warned;
+    if (!text || !*text || !strcasecmp(text, "thread"))
+        return false;
+    if (!strcasecmp(text, "inline"))
+        return true;
+    st_warn_once(&warned, "SIGMATRACE_WRITER=%s is none of thread, inline; thread is used", text);
+    return false;
+}
+
 /* The most specific launcher first: torchrun may run under mpirun, both under SLURM. */
 static void read_rank(void)
 {
@@ -141,6 +152,7 @@ static void read_all(void)
     copy(config.clock, sizeof(config.clock), getenv("SIGMATRACE_CLOCK"));
     config.segment_bytes = (uint32_t)number("SIGMATRACE_SEGMENT_KIB", 256, 4, 32 << 10) << 10;
     config.max_channels = (uint32_t)number("SIGMATRACE_MAX_CHANNELS", 1 << 20, 1, 1 << 22);
+    config.write_inline = read_writer(getenv("SIGMATRACE_WRITER"));
     read_rank();
 }
 

@@ -1,7 +1,7 @@
 /* Remote atomic operations. */
 #include <complex.h>
 
-#include "ofi.h"
+#include "wrap.h"
 
 /* Bytes of one element; 0 for a type that this build does not know. */
 static uint64_t datatype_bytes(enum fi_datatype type)
@@ -14,242 +14,104 @@ static uint64_t datatype_bytes(enum fi_datatype type)
     return (size_t)type < sizeof(bytes) ? bytes[type] : 0;
 }
 
-static uint64_t ioc_count(const struct fi_ioc *iov, size_t count)
+static uint64_t elements(const struct fi_ioc *iov, size_t count)
 {
-    uint64_t elements = 0;
+    uint64_t sum = 0;
     for (size_t i = 0; i < count; i++)
-        elements += iov[i].count;
-    return elements;
+        sum += iov[i].count;
+    return sum;
 }
 
-/* What all atomic calls have in common. */
-struct atomic {
-    enum ofi_call_name name;
-    uint64_t peer, elements;
-    enum fi_datatype type;
-    void *context;
-    bool fetch, inject;
-    const struct fi_msg_atomic *msg; /* its peer, targets and flags; NULL: one target */
-    uint64_t flags;
-    struct fi_rma_iov target;
-};
+#define ATOMIC(member, name, parameters, arguments, ...)                                          \
+    OFI_OUT(atomic, member, name, parameters, arguments, .op = ST_OP_ATOMIC, .kind = ST_KIND_RMA, \
+            __VA_ARGS__)
+#define FETCH(member, name, parameters, arguments, ...)                                           \
+    OFI_OUT(atomic, member, name, parameters, arguments, .op = ST_OP_ATOMIC_FETCH,                \
+            .kind = ST_KIND_RMA, __VA_ARGS__)
 
-static struct ofi_out atomic_out(const struct atomic *a)
-{
-    uint64_t bytes = datatype_bytes(a->type);
-    struct ofi_out out = {
-        .name = a->name,
-        .op = a->fetch ? ST_OP_ATOMIC_FETCH : ST_OP_ATOMIC,
-        .kind = ST_KIND_RMA,
-        .peer = a->peer,
-        .size_bytes = bytes * a->elements,
-        .context = a->context,
-        .targets = &a->target,
-        .target_count = 1,
-        .record_flags = (a->inject ? ST_INLINE : 0) | (bytes ? 0 : ST_SIZE_UNKNOWN),
-    };
-    if (a->msg) {
-        out.data = a->msg->data;
-        out.flags = a->flags;
-        out.has_flags = true;
-        out.targets = (const struct fi_rma_iov *)a->msg->rma_iov;
-        out.target_count = a->msg->rma_iov_count;
-    }
-    return out;
-}
+/* So many elements of a type, and the flags of the record. */
+#define SIZE(count, type, flags)                                                                  \
+    .size_bytes = (count) * datatype_bytes(type),                                                 \
+    .record_flags = (flags) | (datatype_bytes(type) ? 0 : ST_SIZE_UNKNOWN)
 
 /* A list of targets of atomics differs from that of reads and writes in one name only. */
 _Static_assert(sizeof(struct fi_rma_ioc) == sizeof(struct fi_rma_iov) &&
                    offsetof(struct fi_rma_ioc, key) == offsetof(struct fi_rma_iov, key),
                "targets of atomics are laid out like those of reads and writes");
+#define OF_ATOMIC_MSG(flags)                                                                      \
+    .data = msg->data, .targets = (const struct fi_rma_iov *)msg->rma_iov,                        \
+    .target_count = msg->rma_iov_count, OFI_OF_MSG(flags)
 
-static struct atomic atomic_msg(enum ofi_call_name name, const struct fi_msg_atomic *msg,
-                                uint64_t flags, bool fetch, uint64_t elements)
-{
-    return (struct atomic){.name = name, .peer = msg->addr, .elements = elements,
-                           .type = msg->datatype, .context = msg->context, .fetch = fetch,
-                           .msg = msg, .flags = flags};
-}
+ATOMIC(write, fi_atomic,
+       (struct fid_ep *fid, const void *buf, size_t count, void *desc, fi_addr_t peer,
+        uint64_t addr, uint64_t key, enum fi_datatype type, enum fi_op op, void *context),
+       (fid, buf, count, desc, peer, addr, key, type, op, context),
+       SIZE(count, type, 0), .peer = peer, .context = context, OFI_TARGET(addr, key))
 
-static ssize_t atomic_write(struct fid_ep *fid, const void *buf, size_t count, void *desc,
-                            fi_addr_t peer, uint64_t addr, uint64_t key, enum fi_datatype type,
-                            enum fi_op op, void *context)
-{
-    const struct ofi_table *table = ofi_table_of(fid->atomic);
-    const struct fi_ops_atomic *inner = table->original;
-    const struct atomic a = {.name = OFI_CALL_fi_atomic, .peer = peer, .elements = count,
-                             .type = type, .context = context, .target = {addr, 0, key}};
-    struct ofi_out out = atomic_out(&a);
-    struct ofi_call call;
-    ofi_out_begin(&call, table, &out);
-    ssize_t result = inner->write(fid, buf, count, desc, peer, addr, key, type, op, context);
-    ofi_out_end(&call, &out, result);
-    return result;
-}
+ATOMIC(writev, fi_atomicv,
+       (struct fid_ep *fid, const struct fi_ioc *iov, void **desc, size_t count, fi_addr_t peer,
+        uint64_t addr, uint64_t key, enum fi_datatype type, enum fi_op op, void *context),
+       (fid, iov, desc, count, peer, addr, key, type, op, context),
+       SIZE(elements(iov, count), type, 0), .peer = peer, .context = context,
+       OFI_TARGET(addr, key))
 
-static ssize_t atomic_writev(struct fid_ep *fid, const struct fi_ioc *iov, void **desc,
-                             size_t count, fi_addr_t peer, uint64_t addr, uint64_t key,
-                             enum fi_datatype type, enum fi_op op, void *context)
-{
-    const struct ofi_table *table = ofi_table_of(fid->atomic);
-    const struct fi_ops_atomic *inner = table->original;
-    const struct atomic a = {.name = OFI_CALL_fi_atomicv, .peer = peer,
-                             .elements = ioc_count(iov, count), .type = type, .context = context,
-                             .target = {addr, 0, key}};
-    struct ofi_out out = atomic_out(&a);
-    struct ofi_call call;
-    ofi_out_begin(&call, table, &out);
-    ssize_t result = inner->writev(fid, iov, desc, count, peer, addr, key, type, op, context);
-    ofi_out_end(&call, &out, result);
-    return result;
-}
+ATOMIC(writemsg, fi_atomicmsg,
+       (struct fid_ep *fid, const struct fi_msg_atomic *msg, uint64_t flags),
+       (fid, msg, flags),
+       SIZE(elements(msg->msg_iov, msg->iov_count), msg->datatype, 0), OF_ATOMIC_MSG(flags))
 
-static ssize_t atomic_writemsg(struct fid_ep *fid, const struct fi_msg_atomic *msg,
-                               uint64_t flags)
-{
-    const struct ofi_table *table = ofi_table_of(fid->atomic);
-    const struct fi_ops_atomic *inner = table->original;
-    const struct atomic a = atomic_msg(OFI_CALL_fi_atomicmsg, msg, flags, false,
-                                       ioc_count(msg->msg_iov, msg->iov_count));
-    struct ofi_out out = atomic_out(&a);
-    struct ofi_call call;
-    ofi_out_begin(&call, table, &out);
-    ssize_t result = inner->writemsg(fid, msg, flags);
-    ofi_out_end(&call, &out, result);
-    return result;
-}
+ATOMIC(inject, fi_inject_atomic,
+       (struct fid_ep *fid, const void *buf, size_t count, fi_addr_t peer, uint64_t addr,
+        uint64_t key, enum fi_datatype type, enum fi_op op),
+       (fid, buf, count, peer, addr, key, type, op),
+       SIZE(count, type, ST_INLINE), .peer = peer, OFI_TARGET(addr, key))
 
-static ssize_t atomic_inject(struct fid_ep *fid, const void *buf, size_t count, fi_addr_t peer,
-                             uint64_t addr, uint64_t key, enum fi_datatype type, enum fi_op op)
-{
-    const struct ofi_table *table = ofi_table_of(fid->atomic);
-    const struct fi_ops_atomic *inner = table->original;
-    const struct atomic a = {.name = OFI_CALL_fi_inject_atomic, .peer = peer, .elements = count,
-                             .type = type, .inject = true, .target = {addr, 0, key}};
-    struct ofi_out out = atomic_out(&a);
-    struct ofi_call call;
-    ofi_out_begin(&call, table, &out);
-    ssize_t result = inner->inject(fid, buf, count, peer, addr, key, type, op);
-    ofi_out_end(&call, &out, result);
-    return result;
-}
+FETCH(readwrite, fi_fetch_atomic,
+      (struct fid_ep *fid, const void *buf, size_t count, void *desc, void *got, void *got_desc,
+       fi_addr_t peer, uint64_t addr, uint64_t key, enum fi_datatype type, enum fi_op op,
+       void *context),
+      (fid, buf, count, desc, got, got_desc, peer, addr, key, type, op, context),
+      SIZE(count, type, 0), .peer = peer, .context = context, OFI_TARGET(addr, key))
 
-static ssize_t atomic_readwrite(struct fid_ep *fid, const void *buf, size_t count, void *desc,
-                                void *result_buf, void *result_desc, fi_addr_t peer,
-                                uint64_t addr, uint64_t key, enum fi_datatype type,
-                                enum fi_op op, void *context)
-{
-    const struct ofi_table *table = ofi_table_of(fid->atomic);
-    const struct fi_ops_atomic *inner = table->original;
-    const struct atomic a = {.name = OFI_CALL_fi_fetch_atomic, .peer = peer, .elements = count,
-                             .type = type, .context = context, .fetch = true,
-                             .target = {addr, 0, key}};
-    struct ofi_out out = atomic_out(&a);
-    struct ofi_call call;
-    ofi_out_begin(&call, table, &out);
-    ssize_t result = inner->readwrite(fid, buf, count, desc, result_buf, result_desc, peer, addr,
-                                      key, type, op, context);
-    ofi_out_end(&call, &out, result);
-    return result;
-}
+/* Elements of the results: a pure read has no operands. */
+FETCH(readwritev, fi_fetch_atomicv,
+      (struct fid_ep *fid, const struct fi_ioc *iov, void **desc, size_t count,
+       struct fi_ioc *got, void **got_desc, size_t got_count, fi_addr_t peer, uint64_t addr,
+       uint64_t key, enum fi_datatype type, enum fi_op op, void *context),
+      (fid, iov, desc, count, got, got_desc, got_count, peer, addr, key, type, op, context),
+      SIZE(elements(got, got_count), type, 0), .peer = peer, .context = context,
+      OFI_TARGET(addr, key))
 
-static ssize_t atomic_readwritev(struct fid_ep *fid, const struct fi_ioc *iov, void **desc,
-                                 size_t count, struct fi_ioc *results, void **result_desc,
-                                 size_t result_count, fi_addr_t peer, uint64_t addr,
-                                 uint64_t key, enum fi_datatype type, enum fi_op op,
-                                 void *context)
-{
-    const struct ofi_table *table = ofi_table_of(fid->atomic);
-    const struct fi_ops_atomic *inner = table->original;
-    /* Elements of the results: a pure read has no operands. */
-    const struct atomic a = {.name = OFI_CALL_fi_fetch_atomicv, .peer = peer,
-                             .elements = ioc_count(results, result_count), .type = type,
-                             .context = context, .fetch = true, .target = {addr, 0, key}};
-    struct ofi_out out = atomic_out(&a);
-    struct ofi_call call;
-    ofi_out_begin(&call, table, &out);
-    ssize_t result = inner->readwritev(fid, iov, desc, count, results, result_desc, result_count,
-                                       peer, addr, key, type, op, context);
-    ofi_out_end(&call, &out, result);
-    return result;
-}
+FETCH(readwritemsg, fi_fetch_atomicmsg,
+      (struct fid_ep *fid, const struct fi_msg_atomic *msg, struct fi_ioc *got, void **got_desc,
+       size_t got_count, uint64_t flags),
+      (fid, msg, got, got_desc, got_count, flags),
+      SIZE(elements(got, got_count), msg->datatype, 0), OF_ATOMIC_MSG(flags))
 
-static ssize_t atomic_readwritemsg(struct fid_ep *fid, const struct fi_msg_atomic *msg,
-                                   struct fi_ioc *results, void **result_desc,
-                                   size_t result_count, uint64_t flags)
-{
-    const struct ofi_table *table = ofi_table_of(fid->atomic);
-    const struct fi_ops_atomic *inner = table->original;
-    const struct atomic a = atomic_msg(OFI_CALL_fi_fetch_atomicmsg, msg, flags, true,
-                                       ioc_count(results, result_count));
-    struct ofi_out out = atomic_out(&a);
-    struct ofi_call call;
-    ofi_out_begin(&call, table, &out);
-    ssize_t result =
-        inner->readwritemsg(fid, msg, results, result_desc, result_count, flags);
-    ofi_out_end(&call, &out, result);
-    return result;
-}
+FETCH(compwrite, fi_compare_atomic,
+      (struct fid_ep *fid, const void *buf, size_t count, void *desc, const void *compare,
+       void *compare_desc, void *got, void *got_desc, fi_addr_t peer, uint64_t addr,
+       uint64_t key, enum fi_datatype type, enum fi_op op, void *context),
+      (fid, buf, count, desc, compare, compare_desc, got, got_desc, peer, addr, key, type, op,
+       context),
+      SIZE(count, type, 0), .peer = peer, .context = context, OFI_TARGET(addr, key))
 
-static ssize_t atomic_compwrite(struct fid_ep *fid, const void *buf, size_t count, void *desc,
-                                const void *compare, void *compare_desc, void *result_buf,
-                                void *result_desc, fi_addr_t peer, uint64_t addr, uint64_t key,
-                                enum fi_datatype type, enum fi_op op, void *context)
-{
-    const struct ofi_table *table = ofi_table_of(fid->atomic);
-    const struct fi_ops_atomic *inner = table->original;
-    const struct atomic a = {.name = OFI_CALL_fi_compare_atomic, .peer = peer, .elements = count,
-                             .type = type, .context = context, .fetch = true,
-                             .target = {addr, 0, key}};
-    struct ofi_out out = atomic_out(&a);
-    struct ofi_call call;
-    ofi_out_begin(&call, table, &out);
-    ssize_t result = inner->compwrite(fid, buf, count, desc, compare, compare_desc, result_buf,
-                                      result_desc, peer, addr, key, type, op, context);
-    ofi_out_end(&call, &out, result);
-    return result;
-}
+FETCH(compwritev, fi_compare_atomicv,
+      (struct fid_ep *fid, const struct fi_ioc *iov, void **desc, size_t count,
+       const struct fi_ioc *compare, void **compare_desc, size_t compare_count,
+       struct fi_ioc *got, void **got_desc, size_t got_count, fi_addr_t peer, uint64_t addr,
+       uint64_t key, enum fi_datatype type, enum fi_op op, void *context),
+      (fid, iov, desc, count, compare, compare_desc, compare_count, got, got_desc, got_count, peer,
+       addr, key, type, op, context),
+      SIZE(elements(iov, count), type, 0), .peer = peer, .context = context,
+      OFI_TARGET(addr, key))
 
-static ssize_t atomic_compwritev(struct fid_ep *fid, const struct fi_ioc *iov, void **desc,
-                                 size_t count, const struct fi_ioc *compares,
-                                 void **compare_desc, size_t compare_count,
-                                 struct fi_ioc *results, void **result_desc,
-                                 size_t result_count, fi_addr_t peer, uint64_t addr,
-                                 uint64_t key, enum fi_datatype type, enum fi_op op,
-                                 void *context)
-{
-    const struct ofi_table *table = ofi_table_of(fid->atomic);
-    const struct fi_ops_atomic *inner = table->original;
-    const struct atomic a = {.name = OFI_CALL_fi_compare_atomicv, .peer = peer,
-                             .elements = ioc_count(iov, count), .type = type, .context = context,
-                             .fetch = true, .target = {addr, 0, key}};
-    struct ofi_out out = atomic_out(&a);
-    struct ofi_call call;
-    ofi_out_begin(&call, table, &out);
-    ssize_t result = inner->compwritev(fid, iov, desc, count, compares, compare_desc,
-                                       compare_count, results, result_desc, result_count, peer,
-                                       addr, key, type, op, context);
-    ofi_out_end(&call, &out, result);
-    return result;
-}
-
-static ssize_t atomic_compwritemsg(struct fid_ep *fid, const struct fi_msg_atomic *msg,
-                                   const struct fi_ioc *compares, void **compare_desc,
-                                   size_t compare_count, struct fi_ioc *results,
-                                   void **result_desc, size_t result_count, uint64_t flags)
-{
-    const struct ofi_table *table = ofi_table_of(fid->atomic);
-    const struct fi_ops_atomic *inner = table->original;
-    const struct atomic a = atomic_msg(OFI_CALL_fi_compare_atomicmsg, msg, flags, true,
-                                       ioc_count(msg->msg_iov, msg->iov_count));
-    struct ofi_out out = atomic_out(&a);
-    struct ofi_call call;
-    ofi_out_begin(&call, table, &out);
-    ssize_t result = inner->compwritemsg(fid, msg, compares, compare_desc, compare_count, results,
-                                         result_desc, result_count, flags);
-    ofi_out_end(&call, &out, result);
-    return result;
-}
+FETCH(compwritemsg, fi_compare_atomicmsg,
+      (struct fid_ep *fid, const struct fi_msg_atomic *msg, const struct fi_ioc *compare,
+       void **compare_desc, size_t compare_count, struct fi_ioc *got, void **got_desc,
+       size_t got_count, uint64_t flags),
+      (fid, msg, compare, compare_desc, compare_count, got, got_desc, got_count, flags),
+      SIZE(elements(msg->msg_iov, msg->iov_count), msg->datatype, 0), OF_ATOMIC_MSG(flags))
 
 void ofi_atomic_install(void *ops)
 {

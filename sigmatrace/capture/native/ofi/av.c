@@ -10,7 +10,7 @@
 
 struct ofi_av {
     struct fid_av *fid;
-    struct ofi_swap swaps[2];
+    struct ofi_swaps swaps;
     uint32_t object;
     uint32_t *ids; /* of addresses by fi_addr_t; untouched pages cost nothing */
 };
@@ -54,58 +54,41 @@ static void addresses_record(struct ofi_av *av, const struct fi_ops_av *inner,
     errno = kept;
 }
 
-/* A table lets the caller leave out the array: it counts along. The library is then asked for
- * the numbers into an array of ours. */
-static fi_addr_t *own_addrs(fi_addr_t *given, size_t count, fi_addr_t **own)
-{
-    *own = given ? NULL : calloc(count ? count : 1, sizeof(**own));
-    return given ? given : *own;
-}
+/* `used` in the arguments: a table lets the caller leave out the array of numbers, and counts
+ * along. The library is then asked for them into an array of ours. */
+#define AV_INSERT(member, parameters, arguments, count)                                           \
+    static int av_##member parameters                                                             \
+    {                                                                                             \
+        const struct ofi_table *table = ofi_table_of(fid->ops);                                   \
+        const struct fi_ops_av *inner = table->original;                                          \
+        fi_addr_t *own = addrs ? NULL : calloc((count) + 1, sizeof(*own));                        \
+        fi_addr_t *used = addrs ? addrs : own;                                                    \
+        st_enter();                                                                               \
+        int result = inner->member arguments;                                                     \
+        st_leave();                                                                               \
+        if (result > 0 && used)                                                                   \
+            addresses_record(table->owner, inner, used, count);                                   \
+        free(own);                                                                                \
+        return result;                                                                            \
+    }
 
-static int av_insert(struct fid_av *fid, const void *address, size_t count, fi_addr_t *addrs,
-                     uint64_t flags, void *context)
-{
-    const struct ofi_table *table = ofi_table_of(fid->ops);
-    const struct fi_ops_av *inner = table->original;
-    fi_addr_t *own, *used = own_addrs(addrs, count, &own);
-    st_enter();
-    int result = inner->insert(fid, address, count, used, flags, context);
-    st_leave();
-    if (result > 0 && used)
-        addresses_record(table->owner, inner, used, count);
-    free(own);
-    return result;
-}
+AV_INSERT(insert,
+          (struct fid_av *fid, const void *address, size_t count, fi_addr_t *addrs, uint64_t flags,
+           void *context),
+          (fid, address, count, used, flags, context),
+          count)
 
-static int av_insertsvc(struct fid_av *fid, const char *node, const char *service,
-                        fi_addr_t *addrs, uint64_t flags, void *context)
-{
-    const struct ofi_table *table = ofi_table_of(fid->ops);
-    const struct fi_ops_av *inner = table->original;
-    fi_addr_t *own, *used = own_addrs(addrs, 1, &own);
-    st_enter();
-    int result = inner->insertsvc(fid, node, service, used, flags, context);
-    st_leave();
-    if (result > 0 && used)
-        addresses_record(table->owner, inner, used, 1);
-    free(own);
-    return result;
-}
+AV_INSERT(insertsvc,
+          (struct fid_av *fid, const char *node, const char *service, fi_addr_t *addrs,
+           uint64_t flags, void *context),
+          (fid, node, service, used, flags, context),
+          1)
 
-static int av_insertsym(struct fid_av *fid, const char *node, size_t nodes, const char *service,
-                        size_t services, fi_addr_t *addrs, uint64_t flags, void *context)
-{
-    const struct ofi_table *table = ofi_table_of(fid->ops);
-    const struct fi_ops_av *inner = table->original;
-    fi_addr_t *own, *used = own_addrs(addrs, nodes * services, &own);
-    st_enter();
-    int result = inner->insertsym(fid, node, nodes, service, services, used, flags, context);
-    st_leave();
-    if (result > 0 && used)
-        addresses_record(table->owner, inner, used, nodes * services);
-    free(own);
-    return result;
-}
+AV_INSERT(insertsym,
+          (struct fid_av *fid, const char *node, size_t nodes, const char *service,
+           size_t services, fi_addr_t *addrs, uint64_t flags, void *context),
+          (fid, node, nodes, service, services, used, flags, context),
+          nodes * services)
 
 static int av_remove(struct fid_av *fid, fi_addr_t *addrs, size_t count, uint64_t flags)
 {
@@ -133,31 +116,17 @@ static void av_ops_install(void *ops)
     OFI_INSTALL(table, remove, av_remove);
 }
 
-static void av_free(struct ofi_av *av)
-{
-    for (size_t i = 0; i < 2; i++)
-        ofi_swap_free(&av->swaps[i]);
-    if (av->ids)
-        munmap(av->ids, OFI_ADDRESSES * sizeof(*av->ids));
-    free(av);
-}
-
 static int av_close(struct fid *fid)
 {
     struct ofi_av *av = ofi_table_of(fid->ops)->owner;
-    ofi_swap_out(&av->swaps[0]);
-    ofi_swap_out(&av->swaps[1]);
-    st_enter();
-    int result = fid->ops->close(fid);
-    st_leave();
-    if (!result) {
-        st_object_closed("ofi_av", av->object);
-        av_free(av);
-        return 0;
-    }
-    ofi_swap_in(&av->swaps[0], av);
-    ofi_swap_in(&av->swaps[1], av);
-    return result;
+    int result = ofi_swaps_close(&av->swaps, fid);
+    if (result)
+        return result;
+    st_object_closed("ofi_av", av->object);
+    if (av->ids)
+        munmap(av->ids, OFI_ADDRESSES * sizeof(*av->ids));
+    free(av);
+    return 0;
 }
 
 static void av_fid_install(void *ops)
@@ -185,10 +154,9 @@ void ofi_av_wrap(struct ofi_domain *domain, struct fid_av *fid, const struct fi_
     av->ids = ids == MAP_FAILED ? NULL : ids;
     av->fid = fid;
     av->object = st_object_id();
-    av->swaps[0] = (struct ofi_swap){(void **)&fid->fid.ops, NULL, av_fid_install};
-    av->swaps[1] = (struct ofi_swap){(void **)&fid->ops, NULL, av_ops_install};
-    ofi_swap_in(&av->swaps[0], av);
-    ofi_swap_in(&av->swaps[1], av);
+    av->swaps.owner = av;
+    ofi_swaps_add(&av->swaps, &fid->fid.ops, av_fid_install);
+    ofi_swaps_add(&av->swaps, &fid->ops, av_ops_install);
     struct st_object object;
     st_object_begin(&object, "ofi_av", av->object);
     st_object_str(&object, "prov", domain->prov);

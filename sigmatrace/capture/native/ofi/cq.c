@@ -4,26 +4,23 @@
 #include "ofi.h"
 
 struct reading {
-    struct ofi_cq *cq;
-    const void *outer;
-    uint8_t depth;
+    struct ofi_cq *cq; /* NULL: sread has reached read through the queue's own table */
+    struct ofi_frame frame;
 };
 
-static bool reading_begin(struct reading *reading, struct ofi_cq *cq)
+static void reading_begin(struct reading *reading, struct ofi_cq *cq)
 {
-    if (ofi_busy == cq) /* sread reaches read through the queue's own table */
-        return false;
-    reading->cq = cq;
-    reading->outer = ofi_busy;
-    ofi_busy = cq;
-    reading->depth = ofi_deeper(st_enter(), cq->depth);
-    return true;
+    if (cq->shared)
+        st_owner_claim(&cq->reader, &ofi_busy);
+    reading->cq = ofi_enter(&reading->frame, cq, cq->depth) ? cq : NULL;
 }
 
-static void reading_leave(const struct reading *reading)
+/* Is there anything to record? */
+static bool reading_leave(const struct reading *reading, ssize_t count)
 {
-    st_leave();
-    ofi_busy = reading->outer;
+    if (reading->cq)
+        ofi_leave(&reading->frame);
+    return reading->cq && count > 0;
 }
 
 /* Fills in what the format has of entry `i`. */
@@ -63,14 +60,13 @@ static void entry_parse(struct ofi_entry *entry, enum fi_cq_format format, const
 static void reading_end(const struct reading *reading, enum ofi_call_name name, const void *buf,
                         ssize_t count, const fi_addr_t *sources)
 {
-    reading_leave(reading);
-    if (count <= 0 || !buf)
+    if (!reading_leave(reading, count) || !buf)
         return;
     struct ofi_cq *cq = reading->cq;
     struct ofi_entry entry = {
-        .t_tsc = ofi_mode == ST_MODE_AGGREGATE ? 0 : st_now(),
+        .t_tsc = ofi_now(),
         .call = ofi_call_number[name],
-        .depth = reading->depth,
+        .depth = reading->frame.depth,
         .has_flags = cq->format >= FI_CQ_FORMAT_MSG,
         .has_data = cq->format >= FI_CQ_FORMAT_DATA,
         .has_tag = cq->format == FI_CQ_FORMAT_TAGGED,
@@ -82,68 +78,49 @@ static void reading_end(const struct reading *reading, enum ofi_call_name name, 
     }
 }
 
-static ssize_t cq_read(struct fid_cq *fid, void *buf, size_t count)
-{
-    const struct ofi_table *table = ofi_table_of(fid->ops);
-    const struct fi_ops_cq *inner = table->original;
-    struct reading reading;
-    if (!reading_begin(&reading, table->owner))
-        return inner->read(fid, buf, count);
-    ssize_t result = inner->read(fid, buf, count);
-    reading_end(&reading, OFI_CALL_fi_cq_read, buf, result, NULL);
-    return result;
-}
+/* A call that reads entries into `buf`; `sources`: where it tells their senders, or NULL. */
+#define CQ_READ(member, parameters, arguments, sources)                                           \
+    static ssize_t cq_##member parameters                                                         \
+    {                                                                                             \
+        const struct ofi_table *table = ofi_table_of(fid->ops);                                   \
+        const struct fi_ops_cq *inner = table->original;                                          \
+        struct reading reading;                                                                   \
+        reading_begin(&reading, table->owner);                                                    \
+        ssize_t result = inner->member arguments;                                                 \
+        reading_end(&reading, OFI_CALL_fi_cq_##member, buf, result, sources);                     \
+        return result;                                                                            \
+    }
 
-static ssize_t cq_readfrom(struct fid_cq *fid, void *buf, size_t count, fi_addr_t *source)
-{
-    const struct ofi_table *table = ofi_table_of(fid->ops);
-    const struct fi_ops_cq *inner = table->original;
-    struct reading reading;
-    if (!reading_begin(&reading, table->owner))
-        return inner->readfrom(fid, buf, count, source);
-    ssize_t result = inner->readfrom(fid, buf, count, source);
-    reading_end(&reading, OFI_CALL_fi_cq_readfrom, buf, result, source);
-    return result;
-}
+CQ_READ(read,
+        (struct fid_cq *fid, void *buf, size_t count),
+        (fid, buf, count),
+        NULL)
 
-static ssize_t cq_sread(struct fid_cq *fid, void *buf, size_t count, const void *condition,
-                        int timeout)
-{
-    const struct ofi_table *table = ofi_table_of(fid->ops);
-    const struct fi_ops_cq *inner = table->original;
-    struct reading reading;
-    if (!reading_begin(&reading, table->owner))
-        return inner->sread(fid, buf, count, condition, timeout);
-    ssize_t result = inner->sread(fid, buf, count, condition, timeout);
-    reading_end(&reading, OFI_CALL_fi_cq_sread, buf, result, NULL);
-    return result;
-}
+CQ_READ(readfrom,
+        (struct fid_cq *fid, void *buf, size_t count, fi_addr_t *source),
+        (fid, buf, count, source),
+        source)
 
-static ssize_t cq_sreadfrom(struct fid_cq *fid, void *buf, size_t count, fi_addr_t *source,
-                            const void *condition, int timeout)
-{
-    const struct ofi_table *table = ofi_table_of(fid->ops);
-    const struct fi_ops_cq *inner = table->original;
-    struct reading reading;
-    if (!reading_begin(&reading, table->owner))
-        return inner->sreadfrom(fid, buf, count, source, condition, timeout);
-    ssize_t result = inner->sreadfrom(fid, buf, count, source, condition, timeout);
-    reading_end(&reading, OFI_CALL_fi_cq_sreadfrom, buf, result, source);
-    return result;
-}
+CQ_READ(sread,
+        (struct fid_cq *fid, void *buf, size_t count, const void *condition, int timeout),
+        (fid, buf, count, condition, timeout),
+        NULL)
+
+CQ_READ(sreadfrom,
+        (struct fid_cq *fid, void *buf, size_t count, fi_addr_t *source, const void *condition,
+         int timeout),
+        (fid, buf, count, source, condition, timeout),
+        source)
 
 static ssize_t cq_readerr(struct fid_cq *fid, struct fi_cq_err_entry *buf, uint64_t flags)
 {
     const struct ofi_table *table = ofi_table_of(fid->ops);
     const struct fi_ops_cq *inner = table->original;
     struct reading reading;
-    if (!reading_begin(&reading, table->owner))
-        return inner->readerr(fid, buf, flags);
+    reading_begin(&reading, table->owner);
     ssize_t result = inner->readerr(fid, buf, flags);
-    reading_leave(&reading);
-    if (result <= 0 || !buf)
+    if (!reading_leave(&reading, result) || !buf)
         return result;
-    struct ofi_cq *cq = reading.cq;
     const struct ofi_entry entry = {
         .context = buf->op_context,
         .flags = buf->flags,
@@ -151,15 +128,15 @@ static ssize_t cq_readerr(struct fid_cq *fid, struct fi_cq_err_entry *buf, uint6
         .data = buf->data,
         .tag = buf->tag,
         .source = FI_ADDR_NOTAVAIL,
-        .t_tsc = ofi_mode == ST_MODE_AGGREGATE ? 0 : st_now(),
+        .t_tsc = ofi_now(),
         .error = buf->err,
         .call = ofi_call_number[OFI_CALL_fi_cq_readerr],
-        .depth = reading.depth,
+        .depth = reading.frame.depth,
         .has_flags = true,
         .has_data = true,
         .has_tag = buf->flags & FI_TAGGED,
     };
-    ofi_entry_record(cq, &entry);
+    ofi_entry_record(reading.cq, &entry);
     return result;
 }
 
@@ -177,27 +154,16 @@ static void cq_ops_install(void *ops)
 
 static void cq_put(struct ofi_cq *cq)
 {
-    if (__atomic_sub_fetch(&cq->references, 1, __ATOMIC_ACQ_REL))
-        return;
-    ofi_swap_free(&cq->swaps[0]);
-    ofi_swap_free(&cq->swaps[1]);
-    free(cq);
+    if (!__atomic_sub_fetch(&cq->references, 1, __ATOMIC_ACQ_REL))
+        free(cq);
 }
 
 static int cq_close(struct fid *fid)
 {
     struct ofi_cq *cq = ofi_table_of(fid->ops)->owner;
-    ofi_swap_out(&cq->swaps[0]);
-    ofi_swap_out(&cq->swaps[1]);
-    st_enter();
-    int result = fid->ops->close(fid);
-    st_leave();
-    if (!result) {
+    int result = ofi_swaps_close(&cq->swaps, fid);
+    if (!result)
         cq_put(cq);
-        return 0;
-    }
-    ofi_swap_in(&cq->swaps[0], cq);
-    ofi_swap_in(&cq->swaps[1], cq);
     return result;
 }
 
@@ -218,7 +184,6 @@ void ofi_cq_wrap(struct ofi_domain *domain, struct fid_cq *fid, const struct fi_
     struct ofi_cq *cq = ofi_cq_of(&fid->fid) ? NULL : calloc(1, sizeof(*cq));
     if (!cq)
         return;
-    cq->fid = fid;
     cq->references = 1;
     /* Without a wish the provider chooses, and says so in the attributes when it is not the
      * smallest format. */
@@ -226,10 +191,9 @@ void ofi_cq_wrap(struct ofi_domain *domain, struct fid_cq *fid, const struct fi_
     cq->space = ofi_space_new();
     cq->depth = depth;
     cq->shared = domain->shared;
-    cq->swaps[0] = (struct ofi_swap){(void **)&fid->fid.ops, NULL, cq_fid_install};
-    cq->swaps[1] = (struct ofi_swap){(void **)&fid->ops, NULL, cq_ops_install};
-    ofi_swap_in(&cq->swaps[0], cq);
-    ofi_swap_in(&cq->swaps[1], cq);
+    cq->swaps.owner = cq;
+    ofi_swaps_add(&cq->swaps, &fid->fid.ops, cq_fid_install);
+    ofi_swaps_add(&cq->swaps, &fid->ops, cq_ops_install);
 }
 
 /* --- what is bound to it --------------------------------------------------------------------- */

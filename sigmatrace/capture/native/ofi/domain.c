@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ofi.h"
+#include "wrap.h"
 
 static struct ofi_domain *domain_first;
 
@@ -27,77 +27,46 @@ static const struct fi_ops_domain *domain_original(const struct fid_domain *fid)
     return ofi_table_original(fid->ops);
 }
 
-static int domain_av_open(struct fid_domain *fid, struct fi_av_attr *attr, struct fid_av **av,
-                          void *context)
-{
-    st_enter();
-    int result = domain_original(fid)->av_open(fid, attr, av, context);
-    st_leave();
-    struct ofi_domain *domain = ofi_domain_find(fid);
-    if (!result && domain)
-        ofi_av_wrap(domain, *av, attr);
-    return result;
-}
+/* `wrap`: what is done, with `domain` and `depth`, to what was opened. */
+#define DOMAIN_OPEN(member, parameters, arguments, wrap)                                          \
+    OFI_MAKE(domain_##member, domain_original(fid)->member, parameters, arguments, {              \
+        struct ofi_domain *domain = ofi_domain_find(fid);                                         \
+        if (domain) {                                                                             \
+            depth = ofi_deeper(depth, domain->depth);                                             \
+            wrap;                                                                                 \
+        }                                                                                         \
+    })
 
-static int domain_cq_open(struct fid_domain *fid, struct fi_cq_attr *attr, struct fid_cq **cq,
-                          void *context)
-{
-    uint8_t depth = st_enter();
-    int result = domain_original(fid)->cq_open(fid, attr, cq, context);
-    st_leave();
-    struct ofi_domain *domain = ofi_domain_find(fid);
-    if (!result && domain)
-        ofi_cq_wrap(domain, *cq, attr, ofi_deeper(depth, domain->depth));
-    return result;
-}
+DOMAIN_OPEN(av_open,
+            (struct fid_domain *fid, struct fi_av_attr *attr, struct fid_av **av, void *context),
+            (fid, attr, av, context),
+            ofi_av_wrap(domain, *av, attr))
 
-static int domain_endpoint(struct fid_domain *fid, struct fi_info *info, struct fid_ep **ep,
-                           void *context)
-{
-    uint8_t depth = st_enter();
-    int result = domain_original(fid)->endpoint(fid, info, ep, context);
-    st_leave();
-    struct ofi_domain *domain = ofi_domain_find(fid);
-    if (!result && domain)
-        ofi_ep_wrap(domain, *ep, info, NULL, ofi_deeper(depth, domain->depth));
-    return result;
-}
+DOMAIN_OPEN(cq_open,
+            (struct fid_domain *fid, struct fi_cq_attr *attr, struct fid_cq **cq, void *context),
+            (fid, attr, cq, context),
+            ofi_cq_wrap(domain, *cq, attr, depth))
 
-static int domain_endpoint2(struct fid_domain *fid, struct fi_info *info, struct fid_ep **ep,
-                            uint64_t flags, void *context)
-{
-    uint8_t depth = st_enter();
-    int result = domain_original(fid)->endpoint2(fid, info, ep, flags, context);
-    st_leave();
-    struct ofi_domain *domain = ofi_domain_find(fid);
-    if (!result && domain)
-        ofi_ep_wrap(domain, *ep, info, NULL, ofi_deeper(depth, domain->depth));
-    return result;
-}
+DOMAIN_OPEN(endpoint,
+            (struct fid_domain *fid, struct fi_info *info, struct fid_ep **ep, void *context),
+            (fid, info, ep, context),
+            ofi_ep_wrap(domain, *ep, info, NULL, depth))
 
-static int domain_scalable_ep(struct fid_domain *fid, struct fi_info *info, struct fid_ep **ep,
-                              void *context)
-{
-    uint8_t depth = st_enter();
-    int result = domain_original(fid)->scalable_ep(fid, info, ep, context);
-    st_leave();
-    struct ofi_domain *domain = ofi_domain_find(fid);
-    if (!result && domain)
-        ofi_ep_wrap(domain, *ep, info, NULL, ofi_deeper(depth, domain->depth));
-    return result;
-}
+DOMAIN_OPEN(endpoint2,
+            (struct fid_domain *fid, struct fi_info *info, struct fid_ep **ep, uint64_t flags,
+             void *context),
+            (fid, info, ep, flags, context),
+            ofi_ep_wrap(domain, *ep, info, NULL, depth))
 
-static int domain_srx_ctx(struct fid_domain *fid, struct fi_rx_attr *attr, struct fid_ep **ep,
-                          void *context)
-{
-    uint8_t depth = st_enter();
-    int result = domain_original(fid)->srx_ctx(fid, attr, ep, context);
-    st_leave();
-    struct ofi_domain *domain = ofi_domain_find(fid);
-    if (!result && domain)
-        ofi_srx_wrap(domain, *ep, ofi_deeper(depth, domain->depth));
-    return result;
-}
+DOMAIN_OPEN(scalable_ep,
+            (struct fid_domain *fid, struct fi_info *info, struct fid_ep **ep, void *context),
+            (fid, info, ep, context),
+            ofi_ep_wrap(domain, *ep, info, NULL, depth))
+
+DOMAIN_OPEN(srx_ctx,
+            (struct fid_domain *fid, struct fi_rx_attr *attr, struct fid_ep **ep, void *context),
+            (fid, attr, ep, context),
+            ofi_srx_wrap(domain, *ep, depth))
 
 static void domain_install(void *ops)
 {

@@ -2,23 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ofi.h"
-
-/* Providers compare and exchange the tables of an endpoint when something is bound to it, when
- * it is enabled and when it is closed: they see their own tables then. */
-static void ep_unwrap(struct ofi_ep *ep)
-{
-    for (size_t i = 0; i < sizeof(ep->swaps) / sizeof(ep->swaps[0]); i++)
-        if (ep->swaps[i].place)
-            ofi_swap_out(&ep->swaps[i]);
-}
-
-static void ep_rewrap(struct ofi_ep *ep)
-{
-    for (size_t i = 0; i < sizeof(ep->swaps) / sizeof(ep->swaps[0]); i++)
-        if (ep->swaps[i].place)
-            ofi_swap_in(&ep->swaps[i], ep);
-}
+#include "wrap.h"
 
 static struct ofi_ep *ep_owner(const struct fid *fid) { return ofi_table_of(fid->ops)->owner; }
 
@@ -53,14 +37,16 @@ static void ep_bound_cq(struct ofi_ep *ep, struct ofi_cq *cq, uint64_t flags)
     }
 }
 
+/* Providers compare and exchange the tables of an endpoint when something is bound to it, when
+ * it is enabled and when options are set: they see their own tables then. */
 static int ep_bind(struct fid *fid, struct fid *other, uint64_t flags)
 {
     struct ofi_ep *ep = ep_owner(fid);
-    ep_unwrap(ep);
+    ofi_swaps_out(&ep->swaps);
     st_enter();
     int result = fid->ops->bind(fid, other, flags);
     st_leave();
-    ep_rewrap(ep);
+    ofi_swaps_in(&ep->swaps);
     if (result)
         return result;
     switch (other->fclass) {
@@ -82,11 +68,11 @@ static int ep_bind(struct fid *fid, struct fid *other, uint64_t flags)
 static int ep_control(struct fid *fid, int command, void *arg)
 {
     struct ofi_ep *ep = ep_owner(fid);
-    ep_unwrap(ep);
+    ofi_swaps_out(&ep->swaps);
     st_enter();
     int result = fid->ops->control(fid, command, arg);
     st_leave();
-    ep_rewrap(ep);
+    ofi_swaps_in(&ep->swaps);
     if (result)
         return result;
     if (command == FI_ENABLE && !ep->is_srx)
@@ -106,22 +92,15 @@ static int ep_control(struct fid *fid, int command, void *arg)
 static int ep_close(struct fid *fid)
 {
     struct ofi_ep *ep = ep_owner(fid);
-    ep_unwrap(ep);
-    st_enter();
-    int result = fid->ops->close(fid);
-    st_leave();
-    if (result) {
-        ep_rewrap(ep);
+    int result = ofi_swaps_close(&ep->swaps, fid);
+    if (result)
         return result;
-    }
     if (ep->tx_cq)
         ofi_cq_unbound(ep->tx_cq, ep, FI_TRANSMIT);
     if (ep->rx_cq)
         ofi_cq_unbound(ep->rx_cq, ep, FI_RECV);
     st_pending_forget(ep->object);
     st_object_closed("ofi_endpoint", ep->object);
-    for (size_t i = 0; i < sizeof(ep->swaps) / sizeof(ep->swaps[0]); i++)
-        ofi_swap_free(&ep->swaps[i]);
     free(ep);
     return 0;
 }
@@ -137,39 +116,36 @@ static void ep_fid_install(void *ops)
 static int ep_setopt(fid_t fid, int level, int name, const void *value, size_t size)
 {
     struct ofi_ep *ep = ep_owner(fid);
-    ep_unwrap(ep);
+    ofi_swaps_out(&ep->swaps);
     st_enter();
     int result = ep->fid->ops->setopt(fid, level, name, value, size);
     st_leave();
-    ep_rewrap(ep);
+    ofi_swaps_in(&ep->swaps);
     return result;
 }
 
-static int ep_tx_ctx(struct fid_ep *fid, int index, struct fi_tx_attr *attr, struct fid_ep **made,
-                     void *context)
+static const struct fi_ops_ep *ep_original(const struct fid_ep *fid)
 {
-    const struct fi_ops_ep *original = ofi_table_of(fid->ops)->original;
-    struct ofi_ep *ep = ep_owner(&fid->fid);
-    uint8_t depth = st_enter();
-    int result = original->tx_ctx(fid, index, attr, made, context);
-    st_leave();
-    if (!result)
-        ofi_ep_wrap(ep->domain, *made, NULL, ep, ofi_deeper(depth, ep->depth));
-    return result;
+    return ofi_table_of(fid->ops)->original;
 }
 
-static int ep_rx_ctx(struct fid_ep *fid, int index, struct fi_rx_attr *attr, struct fid_ep **made,
-                     void *context)
+/* A context of a scalable endpoint. */
+static void ep_context_wrap(const struct ofi_ep *parent, struct fid_ep *fid, uint8_t depth)
 {
-    const struct fi_ops_ep *original = ofi_table_of(fid->ops)->original;
-    struct ofi_ep *ep = ep_owner(&fid->fid);
-    uint8_t depth = st_enter();
-    int result = original->rx_ctx(fid, index, attr, made, context);
-    st_leave();
-    if (!result)
-        ofi_ep_wrap(ep->domain, *made, NULL, ep, ofi_deeper(depth, ep->depth));
-    return result;
+    ofi_ep_wrap(parent->domain, fid, NULL, parent, ofi_deeper(depth, parent->depth));
 }
+
+OFI_MAKE(ep_tx_ctx, ep_original(fid)->tx_ctx,
+         (struct fid_ep *fid, int index, struct fi_tx_attr *attr, struct fid_ep **made,
+          void *context),
+         (fid, index, attr, made, context),
+         ep_context_wrap(ep_owner(&fid->fid), *made, depth))
+
+OFI_MAKE(ep_rx_ctx, ep_original(fid)->rx_ctx,
+         (struct fid_ep *fid, int index, struct fi_rx_attr *attr, struct fid_ep **made,
+          void *context),
+         (fid, index, attr, made, context),
+         ep_context_wrap(ep_owner(&fid->fid), *made, depth))
 
 static void ep_ops_install(void *ops)
 {
@@ -184,22 +160,19 @@ struct ofi_ep *ofi_ep_of(struct fid *fid)
     return fid && fid->ops && fid->ops->close == ep_close ? ep_owner(fid) : NULL;
 }
 
-static void ep_swaps_init(struct ofi_ep *ep)
+static void ep_swap(struct ofi_ep *ep)
 {
     struct fid_ep *fid = ep->fid;
-    const struct ofi_swap swaps[] = {
-        {(void **)&fid->fid.ops, NULL, ep_fid_install},
-        {(void **)&fid->ops, NULL, ep_ops_install},
-        {(void **)&fid->msg, NULL, ofi_msg_install},
-        {(void **)&fid->tagged, NULL, ofi_tagged_install},
-        {(void **)&fid->rma, NULL, ofi_rma_install},
-        {(void **)&fid->atomic, NULL, ofi_atomic_install},
-    };
+    ep->swaps.owner = ep;
+    ofi_swaps_add(&ep->swaps, &fid->fid.ops, ep_fid_install);
+    ofi_swaps_add(&ep->swaps, &fid->msg, ofi_msg_install);
+    ofi_swaps_add(&ep->swaps, &fid->tagged, ofi_tagged_install);
     /* A shared receive context has but the first members of the structure in some providers. */
-    size_t count = ep->is_srx ? 4 : sizeof(swaps) / sizeof(swaps[0]);
-    for (size_t i = 0; i < count; i++)
-        if (!ep->is_srx || i != 1)
-            ep->swaps[i] = swaps[i];
+    if (ep->is_srx)
+        return;
+    ofi_swaps_add(&ep->swaps, &fid->ops, ep_ops_install);
+    ofi_swaps_add(&ep->swaps, &fid->rma, ofi_rma_install);
+    ofi_swaps_add(&ep->swaps, &fid->atomic, ofi_atomic_install);
 }
 
 /* What an endpoint can tell of itself before it is enabled; contexts of a scalable endpoint
@@ -249,8 +222,7 @@ void ofi_ep_wrap(struct ofi_domain *domain, struct fid_ep *fid, const struct fi_
     if (!ep)
         return;
     ep_attributes(ep, info, parent);
-    ep_swaps_init(ep);
-    ep_rewrap(ep);
+    ep_swap(ep);
     ofi_ep_describe(ep, info);
 }
 
@@ -261,8 +233,7 @@ void ofi_srx_wrap(struct ofi_domain *domain, struct fid_ep *fid, uint8_t depth)
         return;
     ep->is_srx = true;
     ep->space = ofi_space_new();
-    ep_swaps_init(ep);
-    ep_rewrap(ep);
+    ep_swap(ep);
     ofi_ep_describe(ep, NULL);
 }
 

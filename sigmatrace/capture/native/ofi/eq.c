@@ -4,7 +4,7 @@
 #include "ofi.h"
 
 struct ofi_eq {
-    struct ofi_swap swaps[2];
+    struct ofi_swaps swaps;
 };
 
 static void event_seen(uint32_t event, const void *buf, ssize_t result)
@@ -46,20 +46,10 @@ static void eq_ops_install(void *ops)
 static int eq_close(struct fid *fid)
 {
     struct ofi_eq *eq = ofi_table_of(fid->ops)->owner;
-    ofi_swap_out(&eq->swaps[0]);
-    ofi_swap_out(&eq->swaps[1]);
-    st_enter();
-    int result = fid->ops->close(fid);
-    st_leave();
-    if (result) {
-        ofi_swap_in(&eq->swaps[0], eq);
-        ofi_swap_in(&eq->swaps[1], eq);
-        return result;
-    }
-    ofi_swap_free(&eq->swaps[0]);
-    ofi_swap_free(&eq->swaps[1]);
-    free(eq);
-    return 0;
+    int result = ofi_swaps_close(&eq->swaps, fid);
+    if (!result)
+        free(eq);
+    return result;
 }
 
 static void eq_fid_install(void *ops)
@@ -75,8 +65,7 @@ void ofi_eq_wrap(struct fid_eq *fid)
     struct ofi_eq *eq = calloc(1, sizeof(*eq));
     if (!eq)
         return;
-    eq->swaps[0] = (struct ofi_swap){(void **)&fid->fid.ops, NULL, eq_fid_install};
-    eq->swaps[1] = (struct ofi_swap){(void **)&fid->ops, NULL, eq_ops_install};
-    ofi_swap_in(&eq->swaps[0], eq);
-    ofi_swap_in(&eq->swaps[1], eq);
+    eq->swaps.owner = eq;
+    ofi_swaps_add(&eq->swaps, &fid->fid.ops, eq_fid_install);
+    ofi_swaps_add(&eq->swaps, &fid->ops, eq_ops_install);
 }

@@ -1,32 +1,22 @@
 /* Fabrics: where domains and event queues come from. */
-#include "ofi.h"
+#include "wrap.h"
 
 static const struct fi_ops_fabric *fabric_original(const struct fid_fabric *fabric)
 {
     return ofi_table_original(fabric->ops);
 }
 
-static int fabric_domain(struct fid_fabric *fabric, struct fi_info *info,
-                         struct fid_domain **domain, void *context)
-{
-    uint8_t depth = st_enter();
-    int result = fabric_original(fabric)->domain(fabric, info, domain, context);
-    st_leave();
-    if (!result)
-        ofi_domain_wrap(*domain, info, depth);
-    return result;
-}
+OFI_MAKE(fabric_domain, fabric_original(fabric)->domain,
+         (struct fid_fabric *fabric, struct fi_info *info, struct fid_domain **domain,
+          void *context),
+         (fabric, info, domain, context),
+         ofi_domain_wrap(*domain, info, depth))
 
-static int fabric_domain2(struct fid_fabric *fabric, struct fi_info *info,
-                          struct fid_domain **domain, uint64_t flags, void *context)
-{
-    uint8_t depth = st_enter();
-    int result = fabric_original(fabric)->domain2(fabric, info, domain, flags, context);
-    st_leave();
-    if (!result)
-        ofi_domain_wrap(*domain, info, depth);
-    return result;
-}
+OFI_MAKE(fabric_domain2, fabric_original(fabric)->domain2,
+         (struct fid_fabric *fabric, struct fi_info *info, struct fid_domain **domain,
+          uint64_t flags, void *context),
+         (fabric, info, domain, flags, context),
+         ofi_domain_wrap(*domain, info, depth))
 
 static int fabric_eq_open(struct fid_fabric *fabric, struct fi_eq_attr *attr, struct fid_eq **eq,
                           void *context)

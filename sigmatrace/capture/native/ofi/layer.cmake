@@ -1,9 +1,9 @@
 # The libfabric layer: one set of sources, two entries. The FI_HOOK provider reaches every way
 # in which libfabric can be loaded; the LD_PRELOAD shim is for libraries without hooking.
-set(ST_OFI_SOURCES call.c library.c table.c fabric.c domain.c endpoint.c name.c record.c pending.c
+set(OFI_SOURCES calls.c library.c table.c fabric.c domain.c endpoint.c describe.c record.c pending.c
   msg.c tagged.c rma.c atomic.c cq.c arrival.c av.c eq.c mr.c)
-list(TRANSFORM ST_OFI_SOURCES PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
-add_library(sigmatrace_ofi_objects OBJECT ${ST_OFI_SOURCES})
+list(TRANSFORM OFI_SOURCES PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
+add_library(sigmatrace_ofi_objects OBJECT ${OFI_SOURCES})
 target_link_libraries(sigmatrace_ofi_objects PUBLIC sigmatrace_core)
 target_include_directories(sigmatrace_ofi_objects PUBLIC ${ofi_INCLUDE})
 

@@ -1,29 +1,28 @@
 /* Memory that peers may touch: what the key of a one-sided operation stands for. */
 #include "ofi.h"
 
-#define FI_MR_DMABUF_FLAG (1ULL << 40) /* of libfabric 1.20 and newer: no list of pieces then */
+#define OFI_MR_DMABUF (1ULL << 40) /* of libfabric 1.20 and newer: no list of pieces then */
 
 struct region {
     const void *address;
     uint64_t length_bytes, access;
 };
 
-static const struct fi_ops_mr *mr_original(struct fid *fid)
+static struct fid_domain *domain_of(struct fid *fid)
 {
-    struct fid_domain *domain = (struct fid_domain *)((char *)fid - offsetof(struct fid_domain, fid));
-    return ofi_table_original(domain->mr);
+    return (struct fid_domain *)((char *)fid - offsetof(struct fid_domain, fid));
 }
 
-static struct ofi_domain *mr_domain(struct fid *fid)
+static const struct fi_ops_mr *mr_original(struct fid *fid)
 {
-    return ofi_domain_find((struct fid_domain *)((char *)fid - offsetof(struct fid_domain, fid)));
+    return ofi_table_original(domain_of(fid)->mr);
 }
 
 /* Regions for local use alone are of no interest to anyone else, and may be many. */
 static void region_record(struct fid *fid, const struct fid_mr *mr, const struct region *region,
                           uint8_t depth)
 {
-    const struct ofi_domain *domain = mr_domain(fid);
+    const struct ofi_domain *domain = ofi_domain_find(domain_of(fid));
     if (!domain || ofi_deeper(depth, domain->depth) || ofi_mode == ST_MODE_AGGREGATE ||
         !(region->access & (FI_REMOTE_READ | FI_REMOTE_WRITE)))
         return;
@@ -78,7 +77,7 @@ static int mr_regattr(struct fid *fid, const struct fi_mr_attr *attr, uint64_t f
     if (result)
         return result;
     struct region region = {NULL, 0, attr->access};
-    if (!(flags & FI_MR_DMABUF_FLAG) && attr->iov_count) {
+    if (!(flags & OFI_MR_DMABUF) && attr->iov_count) {
         region.address = attr->mr_iov[0].iov_base;
         region.length_bytes = ofi_iov_bytes(attr->mr_iov, attr->iov_count);
     }

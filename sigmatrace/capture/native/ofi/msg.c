@@ -1,134 +1,62 @@
 /* Untagged messages. */
-#include "ofi.h"
+#include "wrap.h"
 
-static ssize_t msg_recv(struct fid_ep *fid, void *buf, size_t len, void *desc, fi_addr_t peer,
-                        void *context)
-{
-    const struct ofi_table *table = ofi_table_of(fid->msg);
-    const struct fi_ops_msg *inner = table->original;
-    struct ofi_in in = {.name = OFI_CALL_fi_recv, .kind = ST_KIND_MSG, .peer = peer,
-                        .size_bytes = len, .context = context};
-    struct ofi_call call;
-    ofi_in_begin(&call, table, &in);
-    ssize_t result = inner->recv(fid, buf, len, desc, peer, context);
-    ofi_in_end(&call, &in, result);
-    return result;
-}
+#define RECEIVE(member, name, parameters, arguments, ...)                                         \
+    OFI_IN(msg, member, name, parameters, arguments, .kind = ST_KIND_MSG, __VA_ARGS__)
+#define SEND(member, name, parameters, arguments, ...)                                            \
+    OFI_OUT(msg, member, name, parameters, arguments, .op = ST_OP_SEND, .kind = ST_KIND_MSG,      \
+            __VA_ARGS__)
 
-static ssize_t msg_recvv(struct fid_ep *fid, const struct iovec *iov, void **desc, size_t count,
-                         fi_addr_t peer, void *context)
-{
-    const struct ofi_table *table = ofi_table_of(fid->msg);
-    const struct fi_ops_msg *inner = table->original;
-    struct ofi_in in = {.name = OFI_CALL_fi_recvv, .kind = ST_KIND_MSG, .peer = peer,
-                        .size_bytes = ofi_iov_bytes(iov, count), .context = context};
-    struct ofi_call call;
-    ofi_in_begin(&call, table, &in);
-    ssize_t result = inner->recvv(fid, iov, desc, count, peer, context);
-    ofi_in_end(&call, &in, result);
-    return result;
-}
+RECEIVE(recv, fi_recv,
+        (struct fid_ep *fid, void *buf, size_t len, void *desc, fi_addr_t peer, void *context),
+        (fid, buf, len, desc, peer, context),
+        .size_bytes = len, .peer = peer, .context = context)
 
-static ssize_t msg_recvmsg(struct fid_ep *fid, const struct fi_msg *msg, uint64_t flags)
-{
-    const struct ofi_table *table = ofi_table_of(fid->msg);
-    const struct fi_ops_msg *inner = table->original;
-    struct ofi_in in = {.name = OFI_CALL_fi_recvmsg, .kind = ST_KIND_MSG, .peer = msg->addr,
-                        .size_bytes = ofi_iov_bytes(msg->msg_iov, msg->iov_count),
-                        .context = msg->context, .flags = flags, .has_flags = true};
-    struct ofi_call call;
-    ofi_in_begin(&call, table, &in);
-    ssize_t result = inner->recvmsg(fid, msg, flags);
-    ofi_in_end(&call, &in, result);
-    return result;
-}
+RECEIVE(recvv, fi_recvv,
+        (struct fid_ep *fid, const struct iovec *iov, void **desc, size_t count, fi_addr_t peer,
+         void *context),
+        (fid, iov, desc, count, peer, context),
+        .size_bytes = ofi_iov_bytes(iov, count), .peer = peer, .context = context)
 
-static ssize_t msg_send(struct fid_ep *fid, const void *buf, size_t len, void *desc,
-                        fi_addr_t peer, void *context)
-{
-    const struct ofi_table *table = ofi_table_of(fid->msg);
-    const struct fi_ops_msg *inner = table->original;
-    struct ofi_out out = {.name = OFI_CALL_fi_send, .op = ST_OP_SEND, .kind = ST_KIND_MSG,
-                          .peer = peer, .size_bytes = len, .context = context};
-    struct ofi_call call;
-    ofi_out_begin(&call, table, &out);
-    ssize_t result = inner->send(fid, buf, len, desc, peer, context);
-    ofi_out_end(&call, &out, result);
-    return result;
-}
+RECEIVE(recvmsg, fi_recvmsg,
+        (struct fid_ep *fid, const struct fi_msg *msg, uint64_t flags),
+        (fid, msg, flags),
+        .size_bytes = ofi_iov_bytes(msg->msg_iov, msg->iov_count), OFI_OF_MSG(flags))
 
-static ssize_t msg_sendv(struct fid_ep *fid, const struct iovec *iov, void **desc, size_t count,
-                         fi_addr_t peer, void *context)
-{
-    const struct ofi_table *table = ofi_table_of(fid->msg);
-    const struct fi_ops_msg *inner = table->original;
-    struct ofi_out out = {.name = OFI_CALL_fi_sendv, .op = ST_OP_SEND, .kind = ST_KIND_MSG,
-                          .peer = peer, .size_bytes = ofi_iov_bytes(iov, count),
-                          .context = context};
-    struct ofi_call call;
-    ofi_out_begin(&call, table, &out);
-    ssize_t result = inner->sendv(fid, iov, desc, count, peer, context);
-    ofi_out_end(&call, &out, result);
-    return result;
-}
+SEND(send, fi_send,
+     (struct fid_ep *fid, const void *buf, size_t len, void *desc, fi_addr_t peer, void *context),
+     (fid, buf, len, desc, peer, context),
+     .size_bytes = len, .peer = peer, .context = context)
 
-static ssize_t msg_sendmsg(struct fid_ep *fid, const struct fi_msg *msg, uint64_t flags)
-{
-    const struct ofi_table *table = ofi_table_of(fid->msg);
-    const struct fi_ops_msg *inner = table->original;
-    struct ofi_out out = {.name = OFI_CALL_fi_sendmsg, .op = ST_OP_SEND, .kind = ST_KIND_MSG,
-                          .peer = msg->addr, .data = msg->data,
-                          .size_bytes = ofi_iov_bytes(msg->msg_iov, msg->iov_count),
-                          .context = msg->context, .flags = flags, .has_flags = true};
-    struct ofi_call call;
-    ofi_out_begin(&call, table, &out);
-    ssize_t result = inner->sendmsg(fid, msg, flags);
-    ofi_out_end(&call, &out, result);
-    return result;
-}
+SEND(sendv, fi_sendv,
+     (struct fid_ep *fid, const struct iovec *iov, void **desc, size_t count, fi_addr_t peer,
+      void *context),
+     (fid, iov, desc, count, peer, context),
+     .size_bytes = ofi_iov_bytes(iov, count), .peer = peer, .context = context)
 
-static ssize_t msg_inject(struct fid_ep *fid, const void *buf, size_t len, fi_addr_t peer)
-{
-    const struct ofi_table *table = ofi_table_of(fid->msg);
-    const struct fi_ops_msg *inner = table->original;
-    struct ofi_out out = {.name = OFI_CALL_fi_inject, .op = ST_OP_SEND, .kind = ST_KIND_MSG,
-                          .peer = peer, .size_bytes = len, .record_flags = ST_INLINE};
-    struct ofi_call call;
-    ofi_out_begin(&call, table, &out);
-    ssize_t result = inner->inject(fid, buf, len, peer);
-    ofi_out_end(&call, &out, result);
-    return result;
-}
+SEND(sendmsg, fi_sendmsg,
+     (struct fid_ep *fid, const struct fi_msg *msg, uint64_t flags),
+     (fid, msg, flags),
+     .size_bytes = ofi_iov_bytes(msg->msg_iov, msg->iov_count), .data = msg->data,
+     OFI_OF_MSG(flags))
 
-static ssize_t msg_senddata(struct fid_ep *fid, const void *buf, size_t len, void *desc,
-                            uint64_t data, fi_addr_t peer, void *context)
-{
-    const struct ofi_table *table = ofi_table_of(fid->msg);
-    const struct fi_ops_msg *inner = table->original;
-    struct ofi_out out = {.name = OFI_CALL_fi_senddata, .op = ST_OP_SEND, .kind = ST_KIND_MSG,
-                          .peer = peer, .data = data, .channel_flags = ST_HAS_DATA,
-                          .size_bytes = len, .context = context};
-    struct ofi_call call;
-    ofi_out_begin(&call, table, &out);
-    ssize_t result = inner->senddata(fid, buf, len, desc, data, peer, context);
-    ofi_out_end(&call, &out, result);
-    return result;
-}
+SEND(inject, fi_inject,
+     (struct fid_ep *fid, const void *buf, size_t len, fi_addr_t peer),
+     (fid, buf, len, peer),
+     .size_bytes = len, .peer = peer, .record_flags = ST_INLINE)
 
-static ssize_t msg_injectdata(struct fid_ep *fid, const void *buf, size_t len, uint64_t data,
-                              fi_addr_t peer)
-{
-    const struct ofi_table *table = ofi_table_of(fid->msg);
-    const struct fi_ops_msg *inner = table->original;
-    struct ofi_out out = {.name = OFI_CALL_fi_injectdata, .op = ST_OP_SEND, .kind = ST_KIND_MSG,
-                          .peer = peer, .data = data, .channel_flags = ST_HAS_DATA,
-                          .size_bytes = len, .record_flags = ST_INLINE};
-    struct ofi_call call;
-    ofi_out_begin(&call, table, &out);
-    ssize_t result = inner->injectdata(fid, buf, len, data, peer);
-    ofi_out_end(&call, &out, result);
-    return result;
-}
+SEND(senddata, fi_senddata,
+     (struct fid_ep *fid, const void *buf, size_t len, void *desc, uint64_t data, fi_addr_t peer,
+      void *context),
+     (fid, buf, len, desc, data, peer, context),
+     .size_bytes = len, .peer = peer, .context = context,
+     .channel_flags = ST_HAS_DATA, .data = data)
+
+SEND(injectdata, fi_injectdata,
+     (struct fid_ep *fid, const void *buf, size_t len, uint64_t data, fi_addr_t peer),
+     (fid, buf, len, data, peer),
+     .size_bytes = len, .peer = peer, .record_flags = ST_INLINE,
+     .channel_flags = ST_HAS_DATA, .data = data)
 
 void ofi_msg_install(void *ops)
 {

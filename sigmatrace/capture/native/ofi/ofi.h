@@ -19,7 +19,7 @@
 
 #include "sigmatrace.h"
 
-/* --- names of the calls (call.c) ------------------------------------------------------- */
+/* --- names of the calls (calls.c) ------------------------------------------------------------- */
 
 #define OFI_CALLS(X)                                                                              \
     X(fi_send) X(fi_sendv) X(fi_sendmsg) X(fi_inject) X(fi_senddata) X(fi_injectdata)             \
@@ -36,7 +36,7 @@
 enum ofi_call_name { OFI_CALLS(OFI_CALL_ENUM) OFI_CALL_COUNT };
 extern uint8_t ofi_call_number[OFI_CALL_COUNT];
 
-/* --- tables (table.c) --------------------------------------------------------------------- */
+/* --- tables (table.c) ------------------------------------------------------------------------- */
 
 struct ofi_table {
     void *owner;          /* state of the object whose table was swapped */
@@ -47,8 +47,17 @@ struct ofi_table {
 /* One swapped table of an object. */
 struct ofi_swap {
     void **place;         /* the pointer inside the fid */
-    struct ofi_table *table;
     void (*install)(void *ops);
+    struct ofi_table *table;
+};
+
+#define OFI_SWAPS_MAX 6
+
+/* All swapped tables of an object. */
+struct ofi_swaps {
+    void *owner;          /* its state */
+    size_t count;
+    struct ofi_swap swap[OFI_SWAPS_MAX];
 };
 
 static inline struct ofi_table *ofi_table_of(const void *ops)
@@ -64,16 +73,20 @@ static inline struct ofi_table *ofi_table_of(const void *ops)
             (ops)->member = (function);                                                           \
     } while (0)
 
-void ofi_swap_in(struct ofi_swap *swap, void *owner);
-void ofi_swap_out(struct ofi_swap *swap);
-void ofi_swap_free(struct ofi_swap *swap);
+/* Swaps the table that the pointer at `place` points to for a copy that `install` has changed. */
+void ofi_swaps_add(struct ofi_swaps *swaps, void *place, void (*install)(void *ops));
+/* out: the library sees its own tables until `in`. */
+void ofi_swaps_in(struct ofi_swaps *swaps);
+void ofi_swaps_out(struct ofi_swaps *swaps);
+/* The library's close of the object; when it succeeded, the tables are gone too. */
+int ofi_swaps_close(struct ofi_swaps *swaps, struct fid *fid);
 /* Patches a static table in place once; `marker` is the function whose presence says that it
  * is patched. Returns false when it cannot be written. */
 bool ofi_table_patch(void *ops, size_t marker_offset, void *marker, void (*install)(void *ops));
 /* The functions that stood in a patched table; NULL when it is not one. */
 const void *ofi_table_original(const void *ops);
 
-/* --- objects --------------------------------------------------------------------------------- */
+/* --- objects ---------------------------------------------------------------------------------- */
 
 /* Never freed: few, and found by the address of the fid. */
 struct ofi_domain {
@@ -89,8 +102,7 @@ struct ofi_domain {
 #define OFI_CQ_CONNECTED (1ULL << 32)
 
 struct ofi_cq {
-    struct fid_cq *fid;
-    struct ofi_swap swaps[2];
+    struct ofi_swaps swaps;
     enum fi_cq_format format;
     uint32_t references;  /* the open queue itself, and endpoints bound to it */
     uint32_t transmits;   /* endpoints that report what they sent here */
@@ -102,12 +114,13 @@ struct ofi_cq {
     bool takes_receives;
     uint8_t depth;
     bool shared;
+    uintptr_t reader;     /* while shared: st_owner_claim */
 };
 
 struct ofi_ep {
     struct fid_ep *fid;
     struct ofi_domain *domain;
-    struct ofi_swap swaps[6];
+    struct ofi_swaps swaps;
     struct ofi_cq *tx_cq, *rx_cq;
     uint32_t object;
     uint32_t order;       /* of the next posted receive */
@@ -119,6 +132,7 @@ struct ofi_ep {
     bool connected, shared, directed, is_srx, selective_tx, selective_rx;
     bool takes_receives;  /* FI_RX_CQ_DATA: a remote write with data uses up a posted receive */
     uint64_t tx_flags, rx_flags; /* default operation flags */
+    uintptr_t sender, receiver;  /* while shared: st_owner_claim */
 };
 
 /* Completions without flags, of sends and receives mixed: contexts alone tell them apart. */
@@ -165,12 +179,40 @@ extern enum st_mode ofi_mode __attribute__((visibility("hidden")));
  * their siblings through the object's own table, and that is not a second operation. */
 extern __thread const void *ofi_busy __attribute__((visibility("hidden")));
 
+static inline uint8_t ofi_deeper(uint8_t a, uint8_t b) { return a > b ? a : b; }
+
+/* A recorded call of an object, from enter to leave. */
+struct ofi_frame {
+    const void *outer;
+    uint8_t depth;
+};
+
+/* `depth`: of the object. Returns false when the call is nested in another of the object: then
+ * it is not left. */
+static inline bool ofi_enter(struct ofi_frame *frame, const void *object, uint8_t depth)
+{
+    if (ofi_busy == object)
+        return false;
+    frame->outer = ofi_busy;
+    ofi_busy = object;
+    frame->depth = ofi_deeper(st_enter(), depth);
+    return true;
+}
+
+static inline void ofi_leave(const struct ofi_frame *frame)
+{
+    st_leave();
+    ofi_busy = frame->outer;
+}
+
+/* Records of mode aggregate have no times. */
+static inline uint64_t ofi_now(void) { return ofi_mode == ST_MODE_AGGREGATE ? 0 : st_now(); }
+
 struct ofi_call {
     struct ofi_ep *ep; /* NULL: not recorded */
-    const void *outer;
+    struct ofi_frame frame;
     uint64_t begin_tsc;
     struct st_channel *channel;
-    uint8_t depth;
 };
 
 /* An outgoing operation, and what of it the record needs. */
@@ -202,6 +244,10 @@ void ofi_out_end(struct ofi_call *call, struct ofi_out *out, ssize_t result);
 void ofi_in_begin(struct ofi_call *call, const struct ofi_table *table, struct ofi_in *in);
 void ofi_in_end(struct ofi_call *call, struct ofi_in *in, ssize_t result);
 
+/* Have several threads posted receives on the endpoint or shared receive context of this object
+ * id? Asked when a receive ends, when the endpoint itself may be gone. */
+bool ofi_several_posted(uint32_t object);
+
 static inline uint64_t ofi_iov_bytes(const struct iovec *iov, size_t count)
 {
     uint64_t bytes = 0;
@@ -210,9 +256,7 @@ static inline uint64_t ofi_iov_bytes(const struct iovec *iov, size_t count)
     return bytes;
 }
 
-static inline uint8_t ofi_deeper(uint8_t a, uint8_t b) { return a > b ? a : b; }
-
-/* --- posted operations by context (pending.c) ---------------------------------------------------- */
+/* --- posted operations by context (pending.c) ------------------------------------------------- */
 
 enum ofi_direction { OFI_RX, OFI_TX };
 
@@ -225,7 +269,7 @@ bool ofi_pending_take(uint16_t space, enum ofi_direction direction, const void *
 bool ofi_pending_peek(uint16_t space, enum ofi_direction direction, const void *context,
                       struct st_pending *value);
 
-/* --- completions (arrival.c) ------------------------------------------------------------------------ */
+/* --- completions (arrival.c) ------------------------------------------------------------------ */
 
 /* A completion entry of any format. */
 struct ofi_entry {

@@ -6,21 +6,9 @@ bool ofi_lasting_receives;
 
 static bool call_enter(struct ofi_call *call, struct ofi_ep *ep)
 {
-    call->ep = NULL;
-    if (ofi_busy == ep)
-        return false;
-    call->ep = ep;
-    call->outer = ofi_busy;
+    call->ep = ofi_enter(&call->frame, ep, ep->depth) ? ep : NULL;
     call->channel = NULL;
-    ofi_busy = ep;
-    call->depth = ofi_deeper(st_enter(), ep->depth);
-    return true;
-}
-
-static void call_leave(const struct ofi_call *call)
-{
-    st_leave();
-    ofi_busy = call->outer;
+    return call->ep;
 }
 
 static struct st_channel *out_channel(const struct ofi_ep *ep, const struct ofi_out *out)
@@ -61,8 +49,7 @@ static void out_file(struct ofi_call *call, struct ofi_out *out)
         .kind = out->kind,
         .call = ofi_call_number[out->name],
     };
-    out->filed =
-        ofi_pending_put(ep->tx_cq->space, OFI_TX, out->context, &value);
+    out->filed = ofi_pending_put(ep->tx_cq->space, OFI_TX, out->context, &value);
 }
 
 void ofi_out_begin(struct ofi_call *call, const struct ofi_table *table, struct ofi_out *out)
@@ -70,6 +57,8 @@ void ofi_out_begin(struct ofi_call *call, const struct ofi_table *table, struct 
     struct ofi_ep *ep = table->owner;
     if (!call_enter(call, ep))
         return;
+    if (ep->shared)
+        st_owner_claim(&ep->sender, &ofi_busy);
     if (!out->has_flags)
         out->flags = ep->tx_flags;
     else if (out->flags & FI_REMOTE_CQ_DATA)
@@ -81,7 +70,7 @@ void ofi_out_begin(struct ofi_call *call, const struct ofi_table *table, struct 
         out->predicted = __atomic_load_n(&call->channel->ordinal, __ATOMIC_RELAXED);
         out_file(call, out);
     }
-    call->begin_tsc = ofi_mode == ST_MODE_AGGREGATE ? 0 : st_now();
+    call->begin_tsc = ofi_now();
 }
 
 static void out_refile(struct ofi_call *call, struct ofi_out *out, uint32_t ordinal)
@@ -100,7 +89,7 @@ void ofi_out_end(struct ofi_call *call, struct ofi_out *out, ssize_t result)
     if (!call->ep)
         return;
     uint64_t end_tsc = ofi_mode == ST_MODE_FULL ? st_now() : 0;
-    call_leave(call);
+    ofi_leave(&call->frame);
     if (result) {
         if (out->filed)
             ofi_pending_undo(call->ep->tx_cq->space, OFI_TX, out->context);
@@ -112,8 +101,10 @@ void ofi_out_end(struct ofi_call *call, struct ofi_out *out, ssize_t result)
     uint32_t ordinal = st_ordinal_next(channel, call->ep->shared);
     if (out->filed && ordinal != out->predicted)
         out_refile(call, out, ordinal);
+    if (st_owner_several(&call->ep->sender))
+        out->record_flags |= ST_ORDER_UNCERTAIN;
     st_op(call->begin_tsc, out->size_bytes, channel->id, ordinal, out->op,
-          ofi_call_number[out->name], call->depth, out->record_flags,
+          ofi_call_number[out->name], call->frame.depth, out->record_flags,
           end_tsc ? st_span(call->begin_tsc, end_tsc) : 0);
     if (ofi_mode == ST_MODE_FULL)
         for (size_t i = 0; i < out->target_count; i++)
@@ -122,6 +113,32 @@ void ofi_out_end(struct ofi_call *call, struct ofi_out *out, ssize_t result)
 }
 
 /* --- receives ------------------------------------------------------------------------------ */
+
+/* Will a completion be read for it? */
+static bool in_reported(const struct ofi_ep *ep, const struct ofi_in *in)
+{
+    return ep->space && (!ep->selective_rx || (in->flags & FI_COMPLETION));
+}
+
+#define POSTED_BITS (1u << 16)
+
+static uint64_t several_posted[POSTED_BITS / 64]; /* by object id, modulo */
+
+bool ofi_several_posted(uint32_t object)
+{
+    uint32_t bit = object % POSTED_BITS;
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    return __atomic_load_n(&several_posted[bit / 64], __ATOMIC_RELAXED) >> bit % 64 & 1;
+}
+
+/* This thread is about to post a receive. */
+static void in_claim(struct ofi_ep *ep)
+{
+    uint32_t bit = ep->object % POSTED_BITS;
+    st_owner_claim(&ep->receiver, &ofi_busy);
+    if (st_owner_several(&ep->receiver) && !ofi_several_posted(ep->object))
+        __atomic_fetch_or(&several_posted[bit / 64], 1ULL << bit % 64, __ATOMIC_RELEASE);
+}
 
 static uint64_t in_peer(const struct ofi_ep *ep, const struct ofi_in *in)
 {
@@ -160,14 +177,17 @@ void ofi_in_begin(struct ofi_call *call, const struct ofi_table *table, struct o
         return;
     if (!in->has_flags)
         in->flags = ep->rx_flags;
-    if (!ep->space || (ep->selective_rx && !(in->flags & FI_COMPLETION)))
+    if (!in_reported(ep, in))
         return;
+    if (ep->shared)
+        in_claim(ep);
     in->order = in_order(ep, in);
     const struct st_pending value = {
         .size_bytes = in->size_bytes,
         .tag = in->tag,
         .peer = in_peer(ep, in),
         .object = ep->object,
+        .channel = ep->object, /* stays when a shared receive context's endpoint is found */
         .order = in->order,
         .op = ST_OP_RECV,
         .call = ofi_call_number[in->name],
@@ -184,9 +204,9 @@ void ofi_in_end(struct ofi_call *call, struct ofi_in *in, ssize_t result)
     struct ofi_ep *ep = call->ep;
     if (!ep)
         return;
-    call_leave(call);
+    ofi_leave(&call->frame);
     if (!result) {
-        if ((!ep->space || (ep->selective_rx && !(in->flags & FI_COMPLETION))) && !call->depth)
+        if (!in_reported(ep, in) && !call->frame.depth)
             st_lost("receive without completion queue entry", 1);
         return;
     }

@@ -1,153 +1,72 @@
 /* Remote memory access. */
-#include "ofi.h"
+#include "wrap.h"
 
-static ssize_t rma_read(struct fid_ep *fid, void *buf, size_t len, void *desc, fi_addr_t peer,
-                        uint64_t addr, uint64_t key, void *context)
-{
-    const struct ofi_table *table = ofi_table_of(fid->rma);
-    const struct fi_ops_rma *inner = table->original;
-    const struct fi_rma_iov target = {addr, len, key};
-    struct ofi_out out = {.name = OFI_CALL_fi_read, .op = ST_OP_GET, .kind = ST_KIND_RMA,
-                          .peer = peer, .size_bytes = len, .context = context,
-                          .targets = &target, .target_count = 1};
-    struct ofi_call call;
-    ofi_out_begin(&call, table, &out);
-    ssize_t result = inner->read(fid, buf, len, desc, peer, addr, key, context);
-    ofi_out_end(&call, &out, result);
-    return result;
-}
+#define GET(member, name, parameters, arguments, ...)                                             \
+    OFI_OUT(rma, member, name, parameters, arguments, .op = ST_OP_GET, .kind = ST_KIND_RMA,       \
+            __VA_ARGS__)
+#define PUT(member, name, parameters, arguments, ...)                                             \
+    OFI_OUT(rma, member, name, parameters, arguments, .op = ST_OP_PUT, .kind = ST_KIND_RMA,       \
+            __VA_ARGS__)
 
-static ssize_t rma_readv(struct fid_ep *fid, const struct iovec *iov, void **desc, size_t count,
-                         fi_addr_t peer, uint64_t addr, uint64_t key, void *context)
-{
-    const struct ofi_table *table = ofi_table_of(fid->rma);
-    const struct fi_ops_rma *inner = table->original;
-    const struct fi_rma_iov target = {addr, ofi_iov_bytes(iov, count), key};
-    struct ofi_out out = {.name = OFI_CALL_fi_readv, .op = ST_OP_GET, .kind = ST_KIND_RMA,
-                          .peer = peer, .size_bytes = target.len, .context = context,
-                          .targets = &target, .target_count = 1};
-    struct ofi_call call;
-    ofi_out_begin(&call, table, &out);
-    ssize_t result = inner->readv(fid, iov, desc, count, peer, addr, key, context);
-    ofi_out_end(&call, &out, result);
-    return result;
-}
+GET(read, fi_read,
+    (struct fid_ep *fid, void *buf, size_t len, void *desc, fi_addr_t peer, uint64_t addr,
+     uint64_t key, void *context),
+    (fid, buf, len, desc, peer, addr, key, context),
+    .size_bytes = len, .peer = peer, .context = context, OFI_TARGET(addr, key))
 
-static ssize_t rma_readmsg(struct fid_ep *fid, const struct fi_msg_rma *msg, uint64_t flags)
-{
-    const struct ofi_table *table = ofi_table_of(fid->rma);
-    const struct fi_ops_rma *inner = table->original;
-    struct ofi_out out = {.name = OFI_CALL_fi_readmsg, .op = ST_OP_GET, .kind = ST_KIND_RMA,
-                          .peer = msg->addr,
-                          .size_bytes = ofi_iov_bytes(msg->msg_iov, msg->iov_count),
-                          .context = msg->context, .flags = flags & ~FI_REMOTE_CQ_DATA,
-                          .has_flags = true, .targets = msg->rma_iov,
-                          .target_count = msg->rma_iov_count};
-    struct ofi_call call;
-    ofi_out_begin(&call, table, &out);
-    ssize_t result = inner->readmsg(fid, msg, flags);
-    ofi_out_end(&call, &out, result);
-    return result;
-}
+GET(readv, fi_readv,
+    (struct fid_ep *fid, const struct iovec *iov, void **desc, size_t count, fi_addr_t peer,
+     uint64_t addr, uint64_t key, void *context),
+    (fid, iov, desc, count, peer, addr, key, context),
+    .size_bytes = ofi_iov_bytes(iov, count), .peer = peer, .context = context,
+    OFI_TARGET(addr, key))
 
-static ssize_t rma_write(struct fid_ep *fid, const void *buf, size_t len, void *desc,
-                         fi_addr_t peer, uint64_t addr, uint64_t key, void *context)
-{
-    const struct ofi_table *table = ofi_table_of(fid->rma);
-    const struct fi_ops_rma *inner = table->original;
-    const struct fi_rma_iov target = {addr, len, key};
-    struct ofi_out out = {.name = OFI_CALL_fi_write, .op = ST_OP_PUT, .kind = ST_KIND_RMA,
-                          .peer = peer, .size_bytes = len, .context = context,
-                          .targets = &target, .target_count = 1};
-    struct ofi_call call;
-    ofi_out_begin(&call, table, &out);
-    ssize_t result = inner->write(fid, buf, len, desc, peer, addr, key, context);
-    ofi_out_end(&call, &out, result);
-    return result;
-}
+/* A read carries no data to its target, whatever its flags say. */
+GET(readmsg, fi_readmsg,
+    (struct fid_ep *fid, const struct fi_msg_rma *msg, uint64_t flags),
+    (fid, msg, flags),
+    .size_bytes = ofi_iov_bytes(msg->msg_iov, msg->iov_count),
+    .targets = msg->rma_iov, .target_count = msg->rma_iov_count,
+    OFI_OF_MSG(flags & ~FI_REMOTE_CQ_DATA))
 
-static ssize_t rma_writev(struct fid_ep *fid, const struct iovec *iov, void **desc, size_t count,
-                          fi_addr_t peer, uint64_t addr, uint64_t key, void *context)
-{
-    const struct ofi_table *table = ofi_table_of(fid->rma);
-    const struct fi_ops_rma *inner = table->original;
-    const struct fi_rma_iov target = {addr, ofi_iov_bytes(iov, count), key};
-    struct ofi_out out = {.name = OFI_CALL_fi_writev, .op = ST_OP_PUT, .kind = ST_KIND_RMA,
-                          .peer = peer, .size_bytes = target.len, .context = context,
-                          .targets = &target, .target_count = 1};
-    struct ofi_call call;
-    ofi_out_begin(&call, table, &out);
-    ssize_t result = inner->writev(fid, iov, desc, count, peer, addr, key, context);
-    ofi_out_end(&call, &out, result);
-    return result;
-}
+PUT(write, fi_write,
+    (struct fid_ep *fid, const void *buf, size_t len, void *desc, fi_addr_t peer, uint64_t addr,
+     uint64_t key, void *context),
+    (fid, buf, len, desc, peer, addr, key, context),
+    .size_bytes = len, .peer = peer, .context = context, OFI_TARGET(addr, key))
 
-static ssize_t rma_writemsg(struct fid_ep *fid, const struct fi_msg_rma *msg, uint64_t flags)
-{
-    const struct ofi_table *table = ofi_table_of(fid->rma);
-    const struct fi_ops_rma *inner = table->original;
-    struct ofi_out out = {.name = OFI_CALL_fi_writemsg, .op = ST_OP_PUT, .kind = ST_KIND_RMA,
-                          .peer = msg->addr, .data = msg->data,
-                          .size_bytes = ofi_iov_bytes(msg->msg_iov, msg->iov_count),
-                          .context = msg->context, .flags = flags, .has_flags = true,
-                          .targets = msg->rma_iov, .target_count = msg->rma_iov_count};
-    struct ofi_call call;
-    ofi_out_begin(&call, table, &out);
-    ssize_t result = inner->writemsg(fid, msg, flags);
-    ofi_out_end(&call, &out, result);
-    return result;
-}
+PUT(writev, fi_writev,
+    (struct fid_ep *fid, const struct iovec *iov, void **desc, size_t count, fi_addr_t peer,
+     uint64_t addr, uint64_t key, void *context),
+    (fid, iov, desc, count, peer, addr, key, context),
+    .size_bytes = ofi_iov_bytes(iov, count), .peer = peer, .context = context,
+    OFI_TARGET(addr, key))
 
-static ssize_t rma_inject(struct fid_ep *fid, const void *buf, size_t len, fi_addr_t peer,
-                          uint64_t addr, uint64_t key)
-{
-    const struct ofi_table *table = ofi_table_of(fid->rma);
-    const struct fi_ops_rma *inner = table->original;
-    const struct fi_rma_iov target = {addr, len, key};
-    struct ofi_out out = {.name = OFI_CALL_fi_inject_write, .op = ST_OP_PUT, .kind = ST_KIND_RMA,
-                          .peer = peer, .size_bytes = len, .record_flags = ST_INLINE,
-                          .targets = &target, .target_count = 1};
-    struct ofi_call call;
-    ofi_out_begin(&call, table, &out);
-    ssize_t result = inner->inject(fid, buf, len, peer, addr, key);
-    ofi_out_end(&call, &out, result);
-    return result;
-}
+PUT(writemsg, fi_writemsg,
+    (struct fid_ep *fid, const struct fi_msg_rma *msg, uint64_t flags),
+    (fid, msg, flags),
+    .size_bytes = ofi_iov_bytes(msg->msg_iov, msg->iov_count), .data = msg->data,
+    .targets = msg->rma_iov, .target_count = msg->rma_iov_count, OFI_OF_MSG(flags))
 
-static ssize_t rma_writedata(struct fid_ep *fid, const void *buf, size_t len, void *desc,
-                             uint64_t data, fi_addr_t peer, uint64_t addr, uint64_t key,
-                             void *context)
-{
-    const struct ofi_table *table = ofi_table_of(fid->rma);
-    const struct fi_ops_rma *inner = table->original;
-    const struct fi_rma_iov target = {addr, len, key};
-    struct ofi_out out = {.name = OFI_CALL_fi_writedata, .op = ST_OP_PUT, .kind = ST_KIND_RMA,
-                          .channel_flags = ST_HAS_DATA, .peer = peer, .data = data,
-                          .size_bytes = len, .context = context,
-                          .targets = &target, .target_count = 1};
-    struct ofi_call call;
-    ofi_out_begin(&call, table, &out);
-    ssize_t result = inner->writedata(fid, buf, len, desc, data, peer, addr, key, context);
-    ofi_out_end(&call, &out, result);
-    return result;
-}
+PUT(inject, fi_inject_write,
+    (struct fid_ep *fid, const void *buf, size_t len, fi_addr_t peer, uint64_t addr,
+     uint64_t key),
+    (fid, buf, len, peer, addr, key),
+    .size_bytes = len, .peer = peer, .record_flags = ST_INLINE, OFI_TARGET(addr, key))
 
-static ssize_t rma_injectdata(struct fid_ep *fid, const void *buf, size_t len, uint64_t data,
-                              fi_addr_t peer, uint64_t addr, uint64_t key)
-{
-    const struct ofi_table *table = ofi_table_of(fid->rma);
-    const struct fi_ops_rma *inner = table->original;
-    const struct fi_rma_iov target = {addr, len, key};
-    struct ofi_out out = {.name = OFI_CALL_fi_inject_writedata, .op = ST_OP_PUT,
-                          .kind = ST_KIND_RMA, .channel_flags = ST_HAS_DATA, .peer = peer,
-                          .data = data, .size_bytes = len, .record_flags = ST_INLINE,
-                          .targets = &target, .target_count = 1};
-    struct ofi_call call;
-    ofi_out_begin(&call, table, &out);
-    ssize_t result = inner->injectdata(fid, buf, len, data, peer, addr, key);
-    ofi_out_end(&call, &out, result);
-    return result;
-}
+PUT(writedata, fi_writedata,
+    (struct fid_ep *fid, const void *buf, size_t len, void *desc, uint64_t data, fi_addr_t peer,
+     uint64_t addr, uint64_t key, void *context),
+    (fid, buf, len, desc, data, peer, addr, key, context),
+    .size_bytes = len, .peer = peer, .context = context,
+    .channel_flags = ST_HAS_DATA, .data = data, OFI_TARGET(addr, key))
+
+PUT(injectdata, fi_inject_writedata,
+    (struct fid_ep *fid, const void *buf, size_t len, uint64_t data, fi_addr_t peer,
+     uint64_t addr, uint64_t key),
+    (fid, buf, len, data, peer, addr, key),
+    .size_bytes = len, .peer = peer, .record_flags = ST_INLINE,
+    .channel_flags = ST_HAS_DATA, .data = data, OFI_TARGET(addr, key))
 
 void ofi_rma_install(void *ops)
 {

@@ -20,7 +20,7 @@ static bool table_size(const void *ops, size_t *size)
     return *size >= OFI_TABLE_MIN && *size <= OFI_TABLE_MAX;
 }
 
-void ofi_swap_in(struct ofi_swap *swap, void *owner)
+static void swap_in(struct ofi_swap *swap, void *owner)
 {
     const void *original = *swap->place;
     if (swap->table && swap->table->original == original) {
@@ -45,7 +45,7 @@ void ofi_swap_in(struct ofi_swap *swap, void *owner)
     *swap->place = table->ops;
 }
 
-void ofi_swap_out(struct ofi_swap *swap)
+static void swap_out(struct ofi_swap *swap)
 {
     if (!swap->table || *swap->place == swap->table->original)
         return;
@@ -55,10 +55,39 @@ void ofi_swap_out(struct ofi_swap *swap)
         st_lost("functions of an object exchanged by its provider", 1);
 }
 
-void ofi_swap_free(struct ofi_swap *swap)
+void ofi_swaps_add(struct ofi_swaps *swaps, void *place, void (*install)(void *ops))
 {
-    free(swap->table);
-    swap->table = NULL;
+    struct ofi_swap *swap = &swaps->swap[swaps->count++];
+    swap->place = place;
+    swap->install = install;
+    swap_in(swap, swaps->owner);
+}
+
+void ofi_swaps_in(struct ofi_swaps *swaps)
+{
+    for (size_t i = 0; i < swaps->count; i++)
+        swap_in(&swaps->swap[i], swaps->owner);
+}
+
+void ofi_swaps_out(struct ofi_swaps *swaps)
+{
+    for (size_t i = 0; i < swaps->count; i++)
+        swap_out(&swaps->swap[i]);
+}
+
+int ofi_swaps_close(struct ofi_swaps *swaps, struct fid *fid)
+{
+    ofi_swaps_out(swaps);
+    st_enter();
+    int result = fid->ops->close(fid);
+    st_leave();
+    if (result) {
+        ofi_swaps_in(swaps);
+        return result;
+    }
+    for (size_t i = 0; i < swaps->count; i++)
+        free(swaps->swap[i].table);
+    return 0;
 }
 
 /* --- in place ------------------------------------------------------------------------------- */

@@ -1,141 +1,70 @@
 /* Tagged messages. */
-#include "ofi.h"
+#include "wrap.h"
 
-static ssize_t tagged_recv(struct fid_ep *fid, void *buf, size_t len, void *desc, fi_addr_t peer,
-                           uint64_t tag, uint64_t ignore, void *context)
-{
-    const struct ofi_table *table = ofi_table_of(fid->tagged);
-    const struct fi_ops_tagged *inner = table->original;
-    struct ofi_in in = {.name = OFI_CALL_fi_trecv, .kind = ST_KIND_TAG, .peer = peer, .tag = tag,
-                        .ignore = ignore, .size_bytes = len, .context = context};
-    struct ofi_call call;
-    ofi_in_begin(&call, table, &in);
-    ssize_t result = inner->recv(fid, buf, len, desc, peer, tag, ignore, context);
-    ofi_in_end(&call, &in, result);
-    return result;
-}
+#define RECEIVE(member, name, parameters, arguments, ...)                                         \
+    OFI_IN(tagged, member, name, parameters, arguments, .kind = ST_KIND_TAG, __VA_ARGS__)
+#define SEND(member, name, parameters, arguments, ...)                                            \
+    OFI_OUT(tagged, member, name, parameters, arguments, .op = ST_OP_SEND, .kind = ST_KIND_TAG,   \
+            __VA_ARGS__)
 
-static ssize_t tagged_recvv(struct fid_ep *fid, const struct iovec *iov, void **desc,
-                            size_t count, fi_addr_t peer, uint64_t tag, uint64_t ignore,
-                            void *context)
-{
-    const struct ofi_table *table = ofi_table_of(fid->tagged);
-    const struct fi_ops_tagged *inner = table->original;
-    struct ofi_in in = {.name = OFI_CALL_fi_trecvv, .kind = ST_KIND_TAG, .peer = peer,
-                        .tag = tag, .ignore = ignore, .size_bytes = ofi_iov_bytes(iov, count),
-                        .context = context};
-    struct ofi_call call;
-    ofi_in_begin(&call, table, &in);
-    ssize_t result = inner->recvv(fid, iov, desc, count, peer, tag, ignore, context);
-    ofi_in_end(&call, &in, result);
-    return result;
-}
+RECEIVE(recv, fi_trecv,
+        (struct fid_ep *fid, void *buf, size_t len, void *desc, fi_addr_t peer, uint64_t tag,
+         uint64_t ignore, void *context),
+        (fid, buf, len, desc, peer, tag, ignore, context),
+        .size_bytes = len, .peer = peer, .tag = tag, .ignore = ignore, .context = context)
 
-static ssize_t tagged_recvmsg(struct fid_ep *fid, const struct fi_msg_tagged *msg, uint64_t flags)
-{
-    const struct ofi_table *table = ofi_table_of(fid->tagged);
-    const struct fi_ops_tagged *inner = table->original;
-    struct ofi_in in = {.name = OFI_CALL_fi_trecvmsg, .kind = ST_KIND_TAG, .peer = msg->addr,
-                        .tag = msg->tag, .ignore = msg->ignore,
-                        .size_bytes = ofi_iov_bytes(msg->msg_iov, msg->iov_count),
-                        .context = msg->context, .flags = flags, .has_flags = true};
-    struct ofi_call call;
-    ofi_in_begin(&call, table, &in);
-    ssize_t result = inner->recvmsg(fid, msg, flags);
-    ofi_in_end(&call, &in, result);
-    return result;
-}
+RECEIVE(recvv, fi_trecvv,
+        (struct fid_ep *fid, const struct iovec *iov, void **desc, size_t count, fi_addr_t peer,
+         uint64_t tag, uint64_t ignore, void *context),
+        (fid, iov, desc, count, peer, tag, ignore, context),
+        .size_bytes = ofi_iov_bytes(iov, count), .peer = peer, .tag = tag, .ignore = ignore,
+        .context = context)
 
-static ssize_t tagged_send(struct fid_ep *fid, const void *buf, size_t len, void *desc,
-                           fi_addr_t peer, uint64_t tag, void *context)
-{
-    const struct ofi_table *table = ofi_table_of(fid->tagged);
-    const struct fi_ops_tagged *inner = table->original;
-    struct ofi_out out = {.name = OFI_CALL_fi_tsend, .op = ST_OP_SEND, .kind = ST_KIND_TAG,
-                          .channel_flags = ST_HAS_TAG, .peer = peer, .tag = tag,
-                          .size_bytes = len, .context = context};
-    struct ofi_call call;
-    ofi_out_begin(&call, table, &out);
-    ssize_t result = inner->send(fid, buf, len, desc, peer, tag, context);
-    ofi_out_end(&call, &out, result);
-    return result;
-}
+RECEIVE(recvmsg, fi_trecvmsg,
+        (struct fid_ep *fid, const struct fi_msg_tagged *msg, uint64_t flags),
+        (fid, msg, flags),
+        .size_bytes = ofi_iov_bytes(msg->msg_iov, msg->iov_count), .tag = msg->tag,
+        .ignore = msg->ignore, OFI_OF_MSG(flags))
 
-static ssize_t tagged_sendv(struct fid_ep *fid, const struct iovec *iov, void **desc,
-                            size_t count, fi_addr_t peer, uint64_t tag, void *context)
-{
-    const struct ofi_table *table = ofi_table_of(fid->tagged);
-    const struct fi_ops_tagged *inner = table->original;
-    struct ofi_out out = {.name = OFI_CALL_fi_tsendv, .op = ST_OP_SEND, .kind = ST_KIND_TAG,
-                          .channel_flags = ST_HAS_TAG, .peer = peer, .tag = tag,
-                          .size_bytes = ofi_iov_bytes(iov, count), .context = context};
-    struct ofi_call call;
-    ofi_out_begin(&call, table, &out);
-    ssize_t result = inner->sendv(fid, iov, desc, count, peer, tag, context);
-    ofi_out_end(&call, &out, result);
-    return result;
-}
+SEND(send, fi_tsend,
+     (struct fid_ep *fid, const void *buf, size_t len, void *desc, fi_addr_t peer, uint64_t tag,
+      void *context),
+     (fid, buf, len, desc, peer, tag, context),
+     .size_bytes = len, .peer = peer, .context = context,
+     .channel_flags = ST_HAS_TAG, .tag = tag)
 
-static ssize_t tagged_sendmsg(struct fid_ep *fid, const struct fi_msg_tagged *msg, uint64_t flags)
-{
-    const struct ofi_table *table = ofi_table_of(fid->tagged);
-    const struct fi_ops_tagged *inner = table->original;
-    struct ofi_out out = {.name = OFI_CALL_fi_tsendmsg, .op = ST_OP_SEND, .kind = ST_KIND_TAG,
-                          .channel_flags = ST_HAS_TAG, .peer = msg->addr, .tag = msg->tag,
-                          .data = msg->data,
-                          .size_bytes = ofi_iov_bytes(msg->msg_iov, msg->iov_count),
-                          .context = msg->context, .flags = flags, .has_flags = true};
-    struct ofi_call call;
-    ofi_out_begin(&call, table, &out);
-    ssize_t result = inner->sendmsg(fid, msg, flags);
-    ofi_out_end(&call, &out, result);
-    return result;
-}
+SEND(sendv, fi_tsendv,
+     (struct fid_ep *fid, const struct iovec *iov, void **desc, size_t count, fi_addr_t peer,
+      uint64_t tag, void *context),
+     (fid, iov, desc, count, peer, tag, context),
+     .size_bytes = ofi_iov_bytes(iov, count), .peer = peer, .context = context,
+     .channel_flags = ST_HAS_TAG, .tag = tag)
 
-static ssize_t tagged_inject(struct fid_ep *fid, const void *buf, size_t len, fi_addr_t peer,
-                             uint64_t tag)
-{
-    const struct ofi_table *table = ofi_table_of(fid->tagged);
-    const struct fi_ops_tagged *inner = table->original;
-    struct ofi_out out = {.name = OFI_CALL_fi_tinject, .op = ST_OP_SEND, .kind = ST_KIND_TAG,
-                          .channel_flags = ST_HAS_TAG, .peer = peer, .tag = tag,
-                          .size_bytes = len, .record_flags = ST_INLINE};
-    struct ofi_call call;
-    ofi_out_begin(&call, table, &out);
-    ssize_t result = inner->inject(fid, buf, len, peer, tag);
-    ofi_out_end(&call, &out, result);
-    return result;
-}
+SEND(sendmsg, fi_tsendmsg,
+     (struct fid_ep *fid, const struct fi_msg_tagged *msg, uint64_t flags),
+     (fid, msg, flags),
+     .size_bytes = ofi_iov_bytes(msg->msg_iov, msg->iov_count), .data = msg->data,
+     .channel_flags = ST_HAS_TAG, .tag = msg->tag, OFI_OF_MSG(flags))
 
-static ssize_t tagged_senddata(struct fid_ep *fid, const void *buf, size_t len, void *desc,
-                               uint64_t data, fi_addr_t peer, uint64_t tag, void *context)
-{
-    const struct ofi_table *table = ofi_table_of(fid->tagged);
-    const struct fi_ops_tagged *inner = table->original;
-    struct ofi_out out = {.name = OFI_CALL_fi_tsenddata, .op = ST_OP_SEND, .kind = ST_KIND_TAG,
-                          .channel_flags = ST_HAS_TAG | ST_HAS_DATA, .peer = peer, .tag = tag,
-                          .data = data, .size_bytes = len, .context = context};
-    struct ofi_call call;
-    ofi_out_begin(&call, table, &out);
-    ssize_t result = inner->senddata(fid, buf, len, desc, data, peer, tag, context);
-    ofi_out_end(&call, &out, result);
-    return result;
-}
+SEND(inject, fi_tinject,
+     (struct fid_ep *fid, const void *buf, size_t len, fi_addr_t peer, uint64_t tag),
+     (fid, buf, len, peer, tag),
+     .size_bytes = len, .peer = peer, .record_flags = ST_INLINE,
+     .channel_flags = ST_HAS_TAG, .tag = tag)
 
-static ssize_t tagged_injectdata(struct fid_ep *fid, const void *buf, size_t len, uint64_t data,
-                                 fi_addr_t peer, uint64_t tag)
-{
-    const struct ofi_table *table = ofi_table_of(fid->tagged);
-    const struct fi_ops_tagged *inner = table->original;
-    struct ofi_out out = {.name = OFI_CALL_fi_tinjectdata, .op = ST_OP_SEND, .kind = ST_KIND_TAG,
-                          .channel_flags = ST_HAS_TAG | ST_HAS_DATA, .peer = peer, .tag = tag,
-                          .data = data, .size_bytes = len, .record_flags = ST_INLINE};
-    struct ofi_call call;
-    ofi_out_begin(&call, table, &out);
-    ssize_t result = inner->injectdata(fid, buf, len, data, peer, tag);
-    ofi_out_end(&call, &out, result);
-    return result;
-}
+SEND(senddata, fi_tsenddata,
+     (struct fid_ep *fid, const void *buf, size_t len, void *desc, uint64_t data, fi_addr_t peer,
+      uint64_t tag, void *context),
+     (fid, buf, len, desc, data, peer, tag, context),
+     .size_bytes = len, .peer = peer, .context = context,
+     .channel_flags = ST_HAS_TAG | ST_HAS_DATA, .tag = tag, .data = data)
+
+SEND(injectdata, fi_tinjectdata,
+     (struct fid_ep *fid, const void *buf, size_t len, uint64_t data, fi_addr_t peer,
+      uint64_t tag),
+     (fid, buf, len, data, peer, tag),
+     .size_bytes = len, .peer = peer, .record_flags = ST_INLINE,
+     .channel_flags = ST_HAS_TAG | ST_HAS_DATA, .tag = tag, .data = data)
 
 void ofi_tagged_install(void *ops)
 {

@@ -1,0 +1,89 @@
+"""The documentation names things that exist: files, headings, commands, options."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from sigmatrace import argv, config
+from sigmatrace.capture import options
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(
+    page for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md") for page in ROOT.glob(pattern)
+)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+CODE = re.compile(r"`([^`\n]+)`|^ {4,}(.+)$", re.MULTILINE)
+OWN = {"burst"}  # the stage of examples/custom_stage, which tests of its own run
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and GitLab form them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", text).strip().lower().replace(" ", "-") for text in headings}
+
+
+def commands(program: str) -> list[tuple[str, list[str]]]:
+    """The program's own options in all commands of all pages, with the page's name."""
+    found = []
+    for page in PAGES:
+        for inline, indented in CODE.findall(page.read_text().replace("\\\n", " ")):
+            line = inline or indented
+            if re.match(rf"(\$ |eval \"\$\()?{program} ", line):
+                options = line.partition(f"{program} ")[2].partition(" -- ")[0]
+                options = options.partition("  ")[0].removesuffix(')"')
+                found.append((name(page), shlex.split(options)))
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_lead_somewhere(page):
+    for link in LINK.findall(page.read_text()):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path) if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_every_page_can_be_reached_from_the_readme():
+    seen, waiting = set(), [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop().resolve()
+        if page.suffix != ".md" or page in seen:
+            continue
+        seen.add(page)
+        links = (link.partition("#")[0] for link in LINK.findall(page.read_text()))
+        waiting += [page.parent / link for link in links if link and "://" not in link]
+    assert set(PAGES) == seen
+
+
+@pytest.mark.parametrize(("page", "words"), commands("sigmatrace-pipeline"))
+def test_options_of_the_pipeline_are_known(page, words):
+    for override in argv.parse(words).overrides:
+        key, _, value = override.lstrip("+").partition("=")
+        group, *path = key.split(".")
+        if group in config.GROUPS and not path:
+            assert set(value.strip("[]").split(",")) <= {*config.choices(group), *OWN}
+        elif group in config.GROUPS:
+            *choice, option = path
+            schemas = config.SCHEMAS[f"schema/{group}"]
+            chosen = [schemas[name] for name in choice] or schemas.values()
+            assert any(option in {one.name for one in fields(schema)} for schema in chosen), key
+        else:
+            assert key == "hydra.searchpath" or key in {one.name for one in fields(config.Config)}
+
+
+@pytest.mark.parametrize(("page", "words"), commands("sigmatrace-capture"))
+def test_options_of_the_capture_are_known(page, words):
+    known = {text for action in options.parser()._actions for text in action.option_strings}
+    assert {word for word in words if word.startswith("-")} <= known
