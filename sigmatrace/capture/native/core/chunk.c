@@ -1,14 +1,10 @@
 /* Chunks: framing of a fixed size right before the records, so that all goes out as one write. */
 #include "msgpack.h"
 
-
 const uint8_t st_record_size[ST_SCHEMA_LAST] = {
-    [ST_SCHEMA_OP] = sizeof(struct st_op_record),
-    [ST_SCHEMA_CHANNEL] = sizeof(struct st_channel_record),
-    [ST_SCHEMA_COMPLETION] = sizeof(struct st_completion_record),
-    [ST_SCHEMA_MARK] = sizeof(struct st_mark_record),
-    [ST_SCHEMA_AGGREGATE] = sizeof(struct st_aggregate_record),
-    [ST_SCHEMA_TARGET] = sizeof(struct st_target_record),
+#define ST_SIZE(number, upper, label) [number] = sizeof(struct st_##label##_record),
+    ST_RECORDS(ST_SIZE)
+#undef ST_SIZE
 };
 
 static uint64_t direct_seq[ST_SCHEMA_LAST], direct_written[ST_SCHEMA_LAST];

@@ -8,7 +8,11 @@
 
 #include "core.h"
 
-const char *const st_layer_names[ST_LAYER_LAST] = {"python", "ofi", "ucp", "uct"};
+#define ST_NAME(number, upper, name, other) [number] = name,
+#define ST_OTHER(number, upper, name, other) [number] = other,
+#define ST_LISTED(number, upper, name, other) " " name
+const char *const st_layer_names[ST_LAYER_LAST] = {ST_LAYERS(ST_NAME)};
+static const char *const other_names[ST_LAYER_LAST] = {ST_LAYERS(ST_OTHER)};
 const char *const st_mode_names[] = {"off", "aggregate", "simple", "full"};
 
 static struct st_config config;
@@ -53,15 +57,13 @@ static void read_layers(const char *text)
     static bool warned;
     while (*text) {
         size_t n = strcspn(text, ", ");
-        bool ofi = is_word(text, n, "ofi") || is_word(text, n, "libfabric");
-        bool ucp = is_word(text, n, "ucp") || is_word(text, n, "ucx");
-        bool uct = is_word(text, n, "uct") || is_word(text, n, "ucx");
-        config.layers[ST_LAYER_OFI] |= ofi;
-        config.layers[ST_LAYER_UCP] |= ucp;
-        config.layers[ST_LAYER_UCT] |= uct;
-        if (n && !ofi && !ucp && !uct)
-            st_warn_once(&warned, "SIGMATRACE_LAYERS: no layer is called \"%.*s\" (ofi, ucp, uct)",
-                         (int)n, text);
+        bool known = false;
+        for (int layer = 1; layer < ST_LAYER_LAST; layer++)
+            if (is_word(text, n, st_layer_names[layer]) || is_word(text, n, other_names[layer]))
+                config.layers[layer] = known = true;
+        if (n && !known)
+            st_warn_once(&warned, "SIGMATRACE_LAYERS: no layer is called \"%.*s\"; there are:%s",
+                         (int)n, text, "" ST_LAYERS(ST_LISTED));
         text += n;
         text += strspn(text, ", ");
     }

@@ -142,6 +142,38 @@ void st_op_store(uint64_t t_tsc, uint64_t size_bytes, uint64_t where, uint64_t w
         st_clock_check();
 }
 
+/* The six words of a request or cqe record. */
+struct six_words {
+    uint64_t t_tsc, word[5];
+};
+
+_Static_assert(sizeof(struct six_words) == sizeof(struct st_request_record), "the same record");
+_Static_assert(sizeof(struct six_words) == sizeof(struct st_cqe_record), "the same record");
+
+ST_INLINE void store_six(uint32_t schema, uint64_t t_tsc, uint64_t b, uint64_t c, uint64_t d,
+                         uint64_t e, uint64_t f)
+{
+    struct st_thread *thread = enter(schema);
+    if (ST_UNLIKELY(!thread))
+        return;
+    struct six_words *record = slot(thread, schema);
+    *record = (struct six_words){t_tsc, {b, c, d, e, f}};
+    leave(thread, schema);
+    tick(t_tsc);
+}
+
+void st_request_store(uint64_t t_tsc, uint64_t wr_id, uint64_t raddr, uint64_t size_rkey,
+                      uint64_t imm_object, uint64_t what)
+{
+    store_six(ST_SCHEMA_REQUEST, t_tsc, wr_id, raddr, size_rkey, imm_object, what);
+}
+
+void st_cqe_store(uint64_t t_tsc, uint64_t posted_tsc, uint64_t wr_id, uint64_t size_imm,
+                  uint64_t object_position, uint64_t what)
+{
+    store_six(ST_SCHEMA_CQE, t_tsc, posted_tsc, wr_id, size_imm, object_position, what);
+}
+
 void st_completion(uint64_t t_tsc, uint64_t size_bytes, uint32_t channel, uint32_t ordinal,
                    int32_t status, uint8_t op, uint8_t call, uint8_t depth, uint8_t flags)
 {
@@ -201,6 +233,11 @@ uint8_t st_enter(void)
     if (ST_LIKELY(depth < UINT8_MAX))
         st_local.depth = depth + 1;
     return depth;
+}
+
+uint8_t st_depth(void)
+{
+    return st_local.depth;
 }
 
 void st_leave(void)

@@ -164,12 +164,10 @@ bool st_segment_flush(struct st_thread *thread, uint32_t schema)
 
 bool st_thread_flush(struct st_thread *thread)
 {
-    bool done = true;
     /* Channels first: what a later chunk names is then already described. */
-    static const uint8_t order[] = {ST_SCHEMA_CHANNEL, ST_SCHEMA_OP, ST_SCHEMA_COMPLETION,
-                                    ST_SCHEMA_TARGET, ST_SCHEMA_MARK};
-    for (size_t i = 0; i < sizeof(order); i++)
-        if (!st_segment_flush(thread, order[i]))
+    bool done = st_segment_flush(thread, ST_SCHEMA_CHANNEL);
+    for (uint32_t schema = 1; schema < ST_SCHEMA_LAST; schema++)
+        if (!st_segment_flush(thread, schema))
             done = false;
     return done;
 }
