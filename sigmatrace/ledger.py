@@ -9,6 +9,7 @@ from typing import Any
 from sigmatrace.capture.account import Account
 from sigmatrace.export.base import Exported
 from sigmatrace.schema import EVENT_NAMES
+from sigmatrace.text import count_text, counted
 
 EVENT_SCHEMAS = tuple(schema.name.lower() for schema in EVENT_NAMES)
 NAMED = 3
@@ -152,20 +153,20 @@ def losses(ledger: Numbers) -> list[str]:
     sizes = capture["bytes"]
     for kind in ("damaged", "cut", "foreign"):
         if sizes[kind]:
-            found.append(f"{sizes[kind]} bytes {kind}")
+            found.append(f"{counted(sizes[kind], 'byte')} {kind}")
     for name, one in ledger["records"].items():
         for kind in ("dropped", "missing", "surplus", "bad_channel", "damaged"):
             count = one[kind] + one.get(f"{kind}_open", 0)
             if count:
-                found.append(f"{count} {name} records {kind.replace('_', ' ')}")
+                found.append(f"{counted(count, f'{name} record')} {kind.replace('_', ' ')}")
         if one["gap_chunks"]:
-            found.append(f"{one['gap_chunks']} {name} chunks missing in the numbering")
+            found.append(f"{counted(one['gap_chunks'], f'{name} chunk')} missing in the numbering")
     for kind in ("lost_at_capture", "unknown"):
         for reason, count in capture[kind].items():
             what = "lost at capture" if kind == "lost_at_capture" else "not understood"
-            found.append(f"{count} {what} ({reason})")
+            found.append(f"{count_text(count)} {what} ({reason})")
     if capture["unknown_channel"]:
-        found.append(f"{capture['unknown_channel']} records of unknown channels")
+        found.append(f"{counted(capture['unknown_channel'], 'record')} of unknown channels")
     return found
 
 
@@ -176,7 +177,7 @@ def _ends(capture: Numbers) -> Iterator[str]:
         few = ", ".join(path.rpartition("/")[2] for path in paths[:NAMED])
         more = f", and {len(paths) - NAMED} more" if len(paths) > NAMED else ""
         why = "killed, replaced by exec, cut, or still running"
-        yield f"{len(paths)} files without an end item: {why} ({few}{more})"
+        yield f"{counted(len(paths), 'file')} without an end item: {why} ({few}{more})"
     for path, reason in capture["stopped_files"].items():
         yield f"recording stopped early in {path.rpartition('/')[2]} ({reason})"
 

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from sigmatrace import ledger
-from sigmatrace.export.amounts import byte_text, count_text, initiated, layer_text
+from sigmatrace.export.amounts import initiated, layer_text
 from sigmatrace.partition import Run
+from sigmatrace.text import byte_text, count_text, counted
 
 TOP = 5
 
@@ -45,16 +46,16 @@ def text(
 
 def _events(run: Run, book: Mapping[str, Any]) -> Iterator[str]:
     counts = {name: one["read"] + one["read_open"] for name, one in book["records"].items()}
-    shown = {"op": "operations", "completion": "completions", "mark": "marks", "target": "targets",
-             "aggregate": "aggregate rows"}  # fmt: skip
-    parts = [f"{count_text(counts[key])} {word}" for key, word in shown.items() if counts[key]]
+    shown = {"op": "operation", "completion": "completion", "mark": "mark", "target": "target",
+             "aggregate": "aggregate row"}  # fmt: skip
+    parts = [counted(counts[key], word) for key, word in shown.items() if counts[key]]
     if counts["aggregate"]:
-        parts[-1] += f" for {count_text(book['capture']['aggregated_operations'])} operations"
+        parts[-1] += f" for {counted(book['capture']['aggregated_operations'], 'operation')}"
     processes = run.tables["processes"]
     hosts = len(set(processes.column("host").to_pylist()))
     yield (
-        f"events     {', '.join(parts) or 'none'} of {processes.num_rows} processes "
-        f"on {hosts} host{'s' if hosts != 1 else ''}"
+        f"events     {', '.join(parts) or 'none'} of "
+        f"{counted(processes.num_rows, 'process', 'processes')} on {counted(hosts, 'host')}"
     )
 
 
@@ -113,5 +114,5 @@ def _talkers(run: Run) -> Iterator[str]:
         for number, at in enumerate(top):
             src, dst = (labels[proc] if proc >= 0 else "unknown" for proc in pairs[:, at])
             head = f"top {layer_text(int(layer))}" if number == 0 else ""
-            amount = f"{byte_text(int(size_bytes[at]))} in {count_text(int(count[at]))} operations"
+            amount = f"{byte_text(int(size_bytes[at]))} in {counted(int(count[at]), 'operation')}"
             yield f"{head:10} {src} -> {dst}: {amount}"

@@ -10,16 +10,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sigmatrace.export.amounts import (
-    byte_text,
-    count_text,
-    initiated,
-    layer_text,
-    left_out,
-)
+from sigmatrace.export.amounts import initiated, layer_text, left_out
 from sigmatrace.export.base import Exported, Exporter, Piece
 from sigmatrace.partition import Run
 from sigmatrace.schema import STAGE_TABLES, Columns
+from sigmatrace.text import byte_text, count_text
 
 COLOURS = "viridis"
 LOG_SPREAD = 100

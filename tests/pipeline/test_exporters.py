@@ -14,7 +14,6 @@ from matplotlib.image import imread
 
 from sigmatrace import api
 from sigmatrace.export import matrix
-from sigmatrace.export.amounts import byte_text, count_text
 from sigmatrace.partition import Run
 from sigmatrace.testing.synthetic import generate
 
@@ -234,15 +233,3 @@ def test_drawing_leaves_matplotlib_alone():
     matrix.draw(matrix.Matrix("x", "X", "bytes", ["a"], np.zeros((1, 1), np.uint64)))
     assert dict(plt.rcParams) == before
     assert plt.get_fignums() == []
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (1 << 20, "1 MiB"), (5 << 60, "5 EiB")],
-)
-def test_bytes_for_people(value, text):
-    assert byte_text(value) == text
-
-
-def test_counts_for_people():
-    assert count_text(1234567) == "1 234 567"

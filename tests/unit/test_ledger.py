@@ -212,7 +212,7 @@ def test_every_kind_of_loss_is_said():
         "5 op records missing",
         "3 op records bad channel",
         "2 op records damaged",
-        "1 mark records surplus",
+        "1 mark record surplus",
         "4 mark records damaged",
         "9 mark chunks missing in the numbering",
         "1 lost at capture (fork)",
