@@ -60,10 +60,10 @@ class ConnectionManager:
             (number,) = struct.unpack_from(">I", body, 4)
             asked = self._requests.pop((packet.destination, packet.source, number), None)
             if asked is not None:
-                server_qpn = int.from_bytes(body[12:15], "big")
-                self.connections.append(
-                    Connection(packet.destination, asked[0], packet.source, server_qpn, asked[1])
-                )
+                client, server_qpn = packet.destination, int.from_bytes(body[12:15], "big")
+                made = Connection(client, asked[0], packet.source, server_qpn, asked[1])
+                if made not in self.connections:
+                    self.connections.append(made)
 
     def senders(self) -> dict[tuple[str, str, int], int]:
         """Sending queue pair by source, destination and receiving queue pair."""

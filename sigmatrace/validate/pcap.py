@@ -88,7 +88,8 @@ class Flow:
         messages: In the order of sending.
         packets: Request packets, repeated ones included.
         repeated: Request packets that were retransmissions.
-        incomplete: Messages that the capture does not have as a whole; not in `messages`.
+        incomplete: Messages that the capture does not have as a whole; not in `messages`. The
+            fewest where a hole may hide beginnings and ends.
         contradicting: Request packets with the number of a different one; not in `messages`.
         responses: Response packets to requests of the other direction, each PSN once.
         response_bytes: Payload of them.
