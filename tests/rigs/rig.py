@@ -9,6 +9,7 @@ it may keep its old content there.
 from __future__ import annotations
 
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -97,9 +98,24 @@ class Rig:
             RigError: One of them failed.
         """
         serving = self.node(0).start(server)
-        serving.listening(port)
-        client_result = self.node(1).run([*client, self.node(0).address], timeout=timeout)
-        return serving.wait(timeout), client_result
+        try:
+            serving.listening(port)
+            client_result = self.node(1).run([*client, self.node(0).address], timeout=timeout)
+            return serving.wait(timeout), client_result
+        except RigError as error:
+            serving.signal(signal.SIGKILL)  # nothing happens where it has ended
+            served = serving.wait(check=False)
+            raise RigError(f"{error}\nits server, ended or killed: {served}") from error
+
+    def collect(self, node: Node, path: str) -> Path:
+        """Copies a file or folder of a guest to the host; where it is there.
+
+        For what is written in a guest's own file system, which ends with it.
+        """
+        name = f"node{node.number}"
+        (self.share / name).mkdir(exist_ok=True)
+        node.run(["cp", "-r", "--", path, f"/share/{name}/"])
+        return self.share / name / Path(path).name
 
     def _launch(self, kernel: image.Kernel, khz: int) -> list[Node]:
         """Starts the emulators; node 0 has the hub that the others are connected to."""
@@ -171,7 +187,7 @@ class Rig:
                 servers.append(node.start(["ibv_rc_pingpong", "-g", "1", "-p", str(port)]))
                 servers[-1].listening(port)
             for server in servers:
-                server.signal(15)
+                server.signal(signal.SIGKILL)
                 server.wait(check=False)
 
 

@@ -1,0 +1,231 @@
+"""The rig itself: untraced programs do on the wire exactly what their parameters say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from sigmatrace.validate.pcap import Flow, PacketCapture, Total, read_capture
+from tests.rigs.errors import RigError, RigTimeoutError
+from tests.rigs.node import Result
+from tests.rigs.rig import RSH, Rig
+
+pytestmark = [pytest.mark.rig, pytest.mark.timeout(600)]
+
+PORT = 18515
+COUNT = 40
+MTU = 1024
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A pair of programs that ran, and what was captured meanwhile."""
+
+    server: Result
+    client: Result
+    wire: PacketCapture
+
+    def flow(self, rig: Rig, sender: int, qpn: int) -> Flow:
+        """What a node sent to the queue pair of the other one."""
+        source = rig.node(sender).address
+        (found,) = [f for f in self.wire.flows if (f.source, f.qpn) == (source, qpn)]
+        return found
+
+    def whole(self) -> bool:
+        """Whether all frames were decoded, and all packets belong to a message."""
+        frames = self.wire.frames
+        undecoded = frames.damaged + frames.cut + frames.fragments + frames.roce_v1
+        return not undecoded and not any(f.incomplete + f.contradicting for f in self.wire.flows)
+
+
+def run(rig: Rig, tmp_path: Path, argv: Sequence[str]) -> Ran:
+    with rig.capture.into(tmp_path / "case.pcap"):
+        server, client = rig.pair(argv, argv, PORT)
+    return Ran(server, client, read_capture(tmp_path / "case.pcap"))
+
+
+def pingpong(kind: str, *options: str) -> list[str]:
+    return [f"ibv_{kind}_pingpong", "-g", "1", "-n", str(COUNT), *options]
+
+
+def perftest(program: str, *options: str) -> list[str]:
+    return [program, "-d", "rxe0", "-x", "1", "-n", str(COUNT), "-F", *options]
+
+
+def ends(output: str) -> list[dict[str, int]]:
+    """Numbers of the local queue pairs and then of the remote ones, as the programs print them."""
+    fields = {"qpn": r"QPN:? 0x(\w+)", "psn": r"PSN 0x(\w+)", "rkey": r"RKey 0x(\w+)"}
+    fields["address"] = r"VAddr 0x(\w+)"
+    lines = [line for line in output.splitlines() if re.search(r"(local|remote) address:", line)]
+    found = []
+    for line in lines:
+        seen = {name: re.search(pattern, line) for name, pattern in fields.items()}
+        found.append({name: int(match[1], 16) for name, match in seen.items() if match})
+    return found
+
+
+def test_nodes_share_a_folder_with_the_host(rig: Rig) -> None:
+    """Files written, and mapped ones whose program was killed, arrive; others stay there."""
+    mapped = (
+        "import mmap, os, signal, sys;"
+        "f = open(sys.argv[1], 'w+b'); f.truncate(8192); m = mmap.mmap(f.fileno(), 8192);"
+        "m[5000:5005] = b'stays'; os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    for node in rig.nodes:
+        (rig.share / f"to-{node.number}").write_text("from the host")
+        copied = (
+            f"cat to-{node.number} > back-{node.number}; echo $WORD $RIG_NODE; echo no >&2; exit 3"
+        )
+        result = node.run(["bash", "-c", copied], env={"WORD": "a b"}, check=False)
+        assert (result.code, result.stderr) == (3, "no\n")
+        assert result.stdout == f"a b {node.number}\n"
+        assert (rig.share / f"back-{node.number}").read_text() == "from the host"
+        target = f"/share/mapped-{node.number}"
+        assert node.run(["python3", "-c", mapped, target], check=False).code == -9
+        assert (rig.share / f"mapped-{node.number}").read_bytes()[5000:5005] == b"stays"
+        node.run(["bash", "-c", "mkdir -p /run/own && hostname > /run/own/name"])
+        own = rig.collect(node, "/run/own")
+        assert (own / "name").read_text() == f"node{node.number}\n"
+    assert not Path("/run/own").exists()
+
+
+def test_failures_are_named(rig: Rig) -> None:
+    node = rig.node(0)
+    with pytest.raises(RigError, match="No such file"):
+        node.run(["no-such-program"])
+    with pytest.raises(RigError, match="exit code 7\nwhy"):
+        node.run(["bash", "-c", "echo why; exit 7"])
+    with pytest.raises(RigTimeoutError, match=r"killed after 0\.5 s.*exit code -9\nbegun"):
+        node.run(["bash", "-c", "echo begun; sleep 600"], timeout=0.5)
+    with pytest.raises(RigError, match="exit code 4"):
+        node.start(["bash", "-c", "exit 4"]).listening(PORT)
+
+
+def test_nodes_reach_each_other(rig: Rig) -> None:
+    """The rsh agent, for launchers of MPI."""
+    command = ["python3", str(RSH), "node1", "echo", '"$RIG_NODE', 'of"', "two"]
+    assert rig.node(0).run(command).stdout == "1 of two\n"
+
+
+@pytest.mark.parametrize("size", [1, 1024, 5000])
+def test_rc_pingpong(rig: Rig, tmp_path: Path, size: int) -> None:
+    ran = run(rig, tmp_path, pingpong("rc", "-s", str(size)))
+    client, server = ends(ran.client.stdout)
+    assert client["qpn"] != server["qpn"]
+    for sender, mine, other in ((1, client, server), (0, server, client)):
+        flow = ran.flow(rig, sender, other["qpn"])
+        assert flow.totals() == {"SEND": Total(COUNT, COUNT * size)}
+        assert flow.messages[0].psn == mine["psn"]
+        assert flow.packets - flow.repeated == COUNT * -(-size // MTU)
+    assert ran.whole()
+
+
+def test_ud_pingpong(rig: Rig, tmp_path: Path) -> None:
+    ran = run(rig, tmp_path, pingpong("ud", "-s", "1000"))
+    client, server = ends(ran.client.stdout)
+    for sender, mine, other in ((1, client, server), (0, server, client)):
+        flow = ran.flow(rig, sender, other["qpn"])
+        assert (flow.transport, flow.source_qpn) == ("UD", mine["qpn"])
+        assert flow.totals() == {"SEND": Total(COUNT, COUNT * 1000)}
+    assert ran.whole()
+
+
+@pytest.mark.parametrize(
+    ("argv", "kind", "size"),
+    [
+        (perftest("ib_write_bw", "-s", "65536"), "WRITE", 65536),
+        (perftest("ib_send_bw", "-s", "4096"), "SEND", 4096),
+        (perftest("ib_read_lat", "-s", "8192"), "READ", 8192),
+        (perftest("ib_atomic_bw", "-A", "FETCH_AND_ADD"), "FETCH_ADD", 8),
+        (perftest("ib_atomic_bw", "-A", "CMP_AND_SWAP"), "COMPARE_SWAP", 8),
+    ],
+    ids=["write", "send", "read", "fetch_add", "compare_swap"],
+)
+def test_perftest(rig: Rig, tmp_path: Path, argv: list[str], kind: str, size: int) -> None:
+    """The client is the only one that sends; address and rkey are the server's."""
+    ran = run(rig, tmp_path, argv)
+    client, server = ends(ran.client.stdout)
+    flow, back = ran.flow(rig, 1, server["qpn"]), ran.flow(rig, 0, client["qpn"])
+    assert flow.totals() == {kind: Total(COUNT, COUNT * size)}
+    assert flow.messages[0].psn == client["psn"]
+    assert back.messages == []
+    if kind in ("WRITE", "READ"):
+        assert {(m.address, m.rkey) for m in flow.messages} == {(server["address"], server["rkey"])}
+    answered = {"READ": COUNT * size, "FETCH_ADD": COUNT * 8, "COMPARE_SWAP": COUNT * 8}
+    assert back.response_bytes == answered.get(kind, 0)
+    assert ran.whole()
+
+
+def test_several_queue_pairs_both_ways(rig: Rig, tmp_path: Path) -> None:
+    ran = run(rig, tmp_path, perftest("ib_write_bw", "-s", "2048", "-q", "3", "-b"))
+    seen = ends(ran.client.stdout)
+    for sender, receivers in ((1, seen[3:]), (0, seen[:3])):
+        for receiver in receivers:
+            flow = ran.flow(rig, sender, receiver["qpn"])
+            assert flow.totals() == {"WRITE": Total(COUNT, COUNT * 2048)}
+            assert {m.rkey for m in flow.messages} == {receiver["rkey"]}
+    assert ran.whole()
+
+
+def test_connection_manager(rig: Rig, tmp_path: Path) -> None:
+    """The wire names both queue pairs of each connection."""
+    ran = run(rig, tmp_path, perftest("ib_send_bw", "-R", "-s", "512"))
+    client, server = ends(ran.client.stdout)
+    addresses = rig.node(1).address, rig.node(0).address
+    assert {(c.client, c.server) for c in ran.wire.connections} == {addresses}
+    assert (client["qpn"], server["qpn"]) in {
+        (c.client_qpn, c.server_qpn) for c in ran.wire.connections
+    }
+    assert {c.service & 0xFFFF for c in ran.wire.connections} == {PORT}
+    flow = ran.flow(rig, 1, server["qpn"])
+    assert flow.source_qpn == client["qpn"]
+    assert flow.totals() == {"SEND": Total(COUNT, COUNT * 512)}
+    assert ran.whole()
+
+
+@pytest.mark.parametrize(
+    "argv", [perftest("ib_write_bw"), perftest("ib_read_lat")], ids=["write", "read"]
+)
+def test_packets_lost_behind_the_capture(rig: Rig, tmp_path: Path, argv: list[str]) -> None:
+    """What is sent again counts once."""
+    with rig.node(0).dropping(20), rig.node(1).dropping(20):
+        ran = run(rig, tmp_path, [*argv, "-s", "16384"])
+    server = ends(ran.client.stdout)[1]
+    flow = ran.flow(rig, 1, server["qpn"])
+    assert [total for total in flow.totals().values()] == [Total(COUNT, COUNT * 16384)]
+    assert flow.repeated > 0
+    assert ran.whole()
+
+
+def test_packets_lost_and_reordered_before_the_capture(rig: Rig, tmp_path: Path) -> None:
+    argv = pingpong("rc", "-s", "8000")
+    with (
+        rig.capture.into(tmp_path / "case.pcap"),
+        rig.node(1).netem(*["delay", "1ms", "reorder", "20%", "50%", "loss", "2%"]),
+    ):
+        server, client = rig.pair(argv, argv, PORT)
+    ran = Ran(server, client, read_capture(tmp_path / "case.pcap"))
+    numbers = [end["qpn"] for end in ends(client.stdout)]
+    for sender, qpn in ((0, numbers[0]), (1, numbers[1])):
+        assert ran.flow(rig, sender, qpn).totals() == {"SEND": Total(COUNT, COUNT * 8000)}
+    assert ran.whole()
+
+
+def test_kernels_did_not_complain(rig: Rig) -> None:
+    for node in rig.nodes:
+        assert not re.search(r"BUG|Oops|Call Trace|WARNING", node.run(["dmesg"]).stdout)
+
+
+def test_a_guest_that_dies_is_named(rig: Rig, tmp_path: Path) -> None:
+    """A rig of its own, with one node; `rig` is there so that a machine without is skipped."""
+    assert len(rig.nodes) == 2
+    with Rig(tmp_path / "other", nodes=1) as other:
+        process = other.node(0).process
+        with pytest.raises(RigError, match="node 0: the guest died; its console ends with"):
+            other.node(0).run(["bash", "-c", "echo c > /proc/sysrq-trigger"])
+        assert "sysrq: Trigger a crash" in other.node(0).console()
+    assert process.returncode is not None
