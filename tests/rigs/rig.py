@@ -29,7 +29,7 @@ RSH = AGENT.with_name("rsh.py")  # for MPI launchers: RSH HOST COMMAND...
 BOOT_S = 240
 _KERNEL_OPTIONS = (
     *("console=ttyS0", "panic=-1", "quiet", "loglevel=4", "mitigations=off", "net.ifnames=0"),
-    *("random.trust_cpu=on", "audit=0", "nowatchdog", "tsc=reliable"),
+    *("random.trust_cpu=on", "audit=0", "nowatchdog", "tsc=reliable", "no_timer_check"),
 )
 _COUNTED_ON = 3  # queue pairs made and dropped on each node more than on the one before
 

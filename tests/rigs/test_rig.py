@@ -111,16 +111,33 @@ def test_nodes_reach_each_other(rig: Rig) -> None:
     assert rig.node(0).run(command).stdout == "1 of two\n"
 
 
-@pytest.mark.parametrize("size", [1, 1024, 5000])
-def test_rc_pingpong(rig: Rig, tmp_path: Path, size: int) -> None:
-    ran = run(rig, tmp_path, pingpong("rc", "-s", str(size)))
+@pytest.mark.parametrize(
+    ("kind", "size", "options"),
+    [("rc", 1, []), ("rc", 1024, ["-e"]), ("rc", 5000, ["-N"]), ("uc", 5000, [])],
+    ids=["rc", "rc-events", "rc-new-calls", "uc"],
+)
+def test_pingpong(rig: Rig, tmp_path: Path, kind: str, size: int, options: list[str]) -> None:
+    ran = run(rig, tmp_path, pingpong(kind, "-s", str(size), *options))
     client, server = ends(ran.client.stdout)
     assert client["qpn"] != server["qpn"]
     for sender, mine, other in ((1, client, server), (0, server, client)):
         flow = ran.flow(rig, sender, other["qpn"])
+        assert flow.transport == kind.upper()
         assert flow.totals() == {"SEND": Total(COUNT, COUNT * size)}
         assert flow.messages[0].psn == mine["psn"]
         assert flow.packets - flow.repeated == COUNT * -(-size // MTU)
+    assert ran.whole()
+
+
+def test_srq_pingpong(rig: Rig, tmp_path: Path) -> None:
+    """Sixteen queue pairs on each node; what is under way on others at the end is extra."""
+    ran = run(rig, tmp_path, pingpong("srq", "-s", "3000"))
+    numbers = [end["qpn"] for end in ends(ran.client.stdout)]
+    assert len(numbers) == 32
+    for sender, receivers in ((1, numbers[16:]), (0, numbers[:16])):
+        messages = [m for qpn in receivers for m in ran.flow(rig, sender, qpn).messages]
+        assert COUNT <= len(messages) < COUNT + 16
+        assert {m.length for m in messages} == {3000}
     assert ran.whole()
 
 
