@@ -34,8 +34,8 @@ class Capture:
     def into(self, target: Path) -> Iterator[None]:
         """Writes what the nodes exchange meanwhile to a pcap file.
 
-        Programs must have ended before this ends, and `Node.netem` be outside of it or over: it
-        would delay or drop the fence.
+        Programs must have ended before this ends, and `Node.netem` begin and end within: it would
+        delay or drop the fence.
         """
         start = self._fence()
         yield

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -88,19 +88,26 @@ class Rig:
         return self.nodes[number]
 
     def pair(
-        self, server: Sequence[str], client: Sequence[str], port: int, timeout: float = 60
+        self,
+        server: Sequence[str],
+        client: Sequence[str],
+        port: int,
+        *,
+        env: Mapping[str, str] | None = None,
+        timeout: float = 60,
     ) -> tuple[Result, Result]:
         """Runs a server on node 0 and, once it listens on `port`, its client on node 1.
 
-        The client's arguments get the server's address as the last one.
+        The client's arguments get the server's address as the last one; `env` is for both.
 
         Raises:
             RigError: One of them failed.
         """
-        serving = self.node(0).start(server)
+        serving = self.node(0).start(server, env=env)
         try:
             serving.listening(port)
-            client_result = self.node(1).run([*client, self.node(0).address], timeout=timeout)
+            command = [*client, self.node(0).address]
+            client_result = self.node(1).run(command, env=env, timeout=timeout)
             return serving.wait(timeout), client_result
         except RigError as error:
             serving.signal(signal.SIGKILL)  # nothing happens where it has ended

@@ -3,69 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from sigmatrace.validate.pcap import Flow, PacketCapture, Total, read_capture
+from sigmatrace.validate.pcap import Total
 from tests.rigs.errors import RigError, RigTimeoutError
-from tests.rigs.node import Result
+from tests.rigs.programs import COUNT, PORT, perftest, pingpong, printed_ends, run_pair
 from tests.rigs.rig import RSH, Rig
 
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(600)]
 
-PORT = 18515
-COUNT = 40
 MTU = 1024
-
-
-@dataclass(frozen=True)
-class Ran:
-    """A pair of programs that ran, and what was captured meanwhile."""
-
-    server: Result
-    client: Result
-    wire: PacketCapture
-
-    def flow(self, rig: Rig, sender: int, qpn: int) -> Flow:
-        """What a node sent to the queue pair of the other one."""
-        source = rig.node(sender).address
-        (found,) = [f for f in self.wire.flows if (f.source, f.qpn) == (source, qpn)]
-        return found
-
-    def whole(self) -> bool:
-        """Whether all frames were decoded, and all packets belong to a message."""
-        frames = self.wire.frames
-        undecoded = frames.damaged + frames.cut + frames.fragments + frames.roce_v1
-        return not undecoded and not any(f.incomplete + f.contradicting for f in self.wire.flows)
-
-
-def run(rig: Rig, tmp_path: Path, argv: Sequence[str]) -> Ran:
-    with rig.capture.into(tmp_path / "case.pcap"):
-        server, client = rig.pair(argv, argv, PORT)
-    return Ran(server, client, read_capture(tmp_path / "case.pcap"))
-
-
-def pingpong(kind: str, *options: str) -> list[str]:
-    return [f"ibv_{kind}_pingpong", "-g", "1", "-n", str(COUNT), *options]
-
-
-def perftest(program: str, *options: str) -> list[str]:
-    return [program, "-d", "rxe0", "-x", "1", "-n", str(COUNT), "-F", *options]
-
-
-def ends(output: str) -> list[dict[str, int]]:
-    """Numbers of the local queue pairs and then of the remote ones, as the programs print them."""
-    fields = {"qpn": r"QPN:? 0x(\w+)", "psn": r"PSN 0x(\w+)", "rkey": r"RKey 0x(\w+)"}
-    fields["address"] = r"VAddr 0x(\w+)"
-    lines = [line for line in output.splitlines() if re.search(r"(local|remote) address:", line)]
-    found = []
-    for line in lines:
-        seen = {name: re.search(pattern, line) for name, pattern in fields.items()}
-        found.append({name: int(match[1], 16) for name, match in seen.items() if match})
-    return found
 
 
 def test_nodes_share_a_folder_with_the_host(rig: Rig) -> None:
@@ -117,38 +66,38 @@ def test_nodes_reach_each_other(rig: Rig) -> None:
     ids=["rc", "rc-events", "rc-new-calls", "uc"],
 )
 def test_pingpong(rig: Rig, tmp_path: Path, kind: str, size: int, options: list[str]) -> None:
-    ran = run(rig, tmp_path, pingpong(kind, "-s", str(size), *options))
-    client, server = ends(ran.client.stdout)
+    ran = run_pair(rig, tmp_path, pingpong(kind, "-s", str(size), *options))
+    client, server = printed_ends(ran.client.stdout)
     assert client["qpn"] != server["qpn"]
     for sender, mine, other in ((1, client, server), (0, server, client)):
-        flow = ran.flow(rig, sender, other["qpn"])
+        flow = ran.flow(sender, other["qpn"])
         assert flow.transport == kind.upper()
         assert flow.totals() == {"SEND": Total(COUNT, COUNT * size)}
         assert flow.messages[0].psn == mine["psn"]
         assert flow.packets - flow.repeated == COUNT * -(-size // MTU)
-    assert ran.whole()
+    assert ran.is_whole()
 
 
 def test_srq_pingpong(rig: Rig, tmp_path: Path) -> None:
     """Sixteen queue pairs on each node; what is under way on others at the end is extra."""
-    ran = run(rig, tmp_path, pingpong("srq", "-s", "3000"))
-    numbers = [end["qpn"] for end in ends(ran.client.stdout)]
+    ran = run_pair(rig, tmp_path, pingpong("srq", "-s", "3000"))
+    numbers = [end["qpn"] for end in printed_ends(ran.client.stdout)]
     assert len(numbers) == 32
     for sender, receivers in ((1, numbers[16:]), (0, numbers[:16])):
-        messages = [m for qpn in receivers for m in ran.flow(rig, sender, qpn).messages]
+        messages = [m for qpn in receivers for m in ran.flow(sender, qpn).messages]
         assert COUNT <= len(messages) < COUNT + 16
         assert {m.length for m in messages} == {3000}
-    assert ran.whole()
+    assert ran.is_whole()
 
 
 def test_ud_pingpong(rig: Rig, tmp_path: Path) -> None:
-    ran = run(rig, tmp_path, pingpong("ud", "-s", "1000"))
-    client, server = ends(ran.client.stdout)
+    ran = run_pair(rig, tmp_path, pingpong("ud", "-s", "1000"))
+    client, server = printed_ends(ran.client.stdout)
     for sender, mine, other in ((1, client, server), (0, server, client)):
-        flow = ran.flow(rig, sender, other["qpn"])
+        flow = ran.flow(sender, other["qpn"])
         assert (flow.transport, flow.source_qpn) == ("UD", mine["qpn"])
         assert flow.totals() == {"SEND": Total(COUNT, COUNT * 1000)}
-    assert ran.whole()
+    assert ran.is_whole()
 
 
 @pytest.mark.parametrize(
@@ -164,9 +113,9 @@ def test_ud_pingpong(rig: Rig, tmp_path: Path) -> None:
 )
 def test_perftest(rig: Rig, tmp_path: Path, argv: list[str], kind: str, size: int) -> None:
     """The client is the only one that sends; address and rkey are the server's."""
-    ran = run(rig, tmp_path, argv)
-    client, server = ends(ran.client.stdout)
-    flow, back = ran.flow(rig, 1, server["qpn"]), ran.flow(rig, 0, client["qpn"])
+    ran = run_pair(rig, tmp_path, argv)
+    client, server = printed_ends(ran.client.stdout)
+    flow, back = ran.flow(1, server["qpn"]), ran.flow(0, client["qpn"])
     assert flow.totals() == {kind: Total(COUNT, COUNT * size)}
     assert flow.messages[0].psn == client["psn"]
     assert back.messages == []
@@ -174,34 +123,45 @@ def test_perftest(rig: Rig, tmp_path: Path, argv: list[str], kind: str, size: in
         assert {(m.address, m.rkey) for m in flow.messages} == {(server["address"], server["rkey"])}
     answered = {"READ": COUNT * size, "FETCH_ADD": COUNT * 8, "COMPARE_SWAP": COUNT * 8}
     assert back.response_bytes == answered.get(kind, 0)
-    assert ran.whole()
+    assert ran.is_whole()
 
 
 def test_several_queue_pairs_both_ways(rig: Rig, tmp_path: Path) -> None:
-    ran = run(rig, tmp_path, perftest("ib_write_bw", "-s", "2048", "-q", "3", "-b"))
-    seen = ends(ran.client.stdout)
+    ran = run_pair(rig, tmp_path, perftest("ib_write_bw", "-s", "2048", "-q", "3", "-b"))
+    seen = printed_ends(ran.client.stdout)
     for sender, receivers in ((1, seen[3:]), (0, seen[:3])):
         for receiver in receivers:
-            flow = ran.flow(rig, sender, receiver["qpn"])
+            flow = ran.flow(sender, receiver["qpn"])
             assert flow.totals() == {"WRITE": Total(COUNT, COUNT * 2048)}
             assert {m.rkey for m in flow.messages} == {receiver["rkey"]}
-    assert ran.whole()
+    assert ran.is_whole()
 
 
 def test_connection_manager(rig: Rig, tmp_path: Path) -> None:
-    """The wire names both queue pairs of each connection."""
-    ran = run(rig, tmp_path, perftest("ib_send_bw", "-R", "-s", "512"))
-    client, server = ends(ran.client.stdout)
-    addresses = rig.node(1).address, rig.node(0).address
-    assert {(c.client, c.server) for c in ran.wire.connections} == {addresses}
-    assert (client["qpn"], server["qpn"]) in {
-        (c.client_qpn, c.server_qpn) for c in ran.wire.connections
-    }
-    assert {c.service & 0xFFFF for c in ran.wire.connections} == {PORT}
-    flow = ran.flow(rig, 1, server["qpn"])
+    """The wire names both queue pairs; rping mixes operations, as its documentation says."""
+    common = ["-C", "10", "-S", "300"]
+    server, client = ["rping", "-s", *common], ["rping", "-c", *common, "-a"]
+    ran = run_pair(rig, tmp_path, server, client, port=7174)
+    (made,) = ran.wire.connections
+    assert (made.client, made.server) == (rig.node(1).address, rig.node(0).address)
+    assert made.service & 0xFFFF == 7174
+    there, back = ran.flow(1, made.server_qpn), ran.flow(0, made.client_qpn)
+    assert (there.source_qpn, back.source_qpn) == (made.client_qpn, made.server_qpn)
+    sends = Total(2 * 10, 2 * 10 * 16)
+    assert there.totals() == {"SEND": sends}
+    assert back.totals() == {"READ": Total(10, 3000), "SEND": sends, "WRITE": Total(10, 3000)}
+    assert there.response_bytes == 3000
+    assert ran.is_whole()
+
+
+def test_perftest_over_the_connection_manager(rig: Rig, tmp_path: Path) -> None:
+    ran = run_pair(rig, tmp_path, perftest("ib_send_bw", "-R", "-s", "512"))
+    client, server = printed_ends(ran.client.stdout)
+    flow = ran.flow(1, server["qpn"])
     assert flow.source_qpn == client["qpn"]
     assert flow.totals() == {"SEND": Total(COUNT, COUNT * 512)}
-    assert ran.whole()
+    assert {c.service & 0xFFFF for c in ran.wire.connections} == {PORT}
+    assert ran.is_whole()
 
 
 @pytest.mark.parametrize(
@@ -210,26 +170,23 @@ def test_connection_manager(rig: Rig, tmp_path: Path) -> None:
 def test_packets_lost_behind_the_capture(rig: Rig, tmp_path: Path, argv: list[str]) -> None:
     """What is sent again counts once."""
     with rig.node(0).dropping(20), rig.node(1).dropping(20):
-        ran = run(rig, tmp_path, [*argv, "-s", "16384"])
-    server = ends(ran.client.stdout)[1]
-    flow = ran.flow(rig, 1, server["qpn"])
+        ran = run_pair(rig, tmp_path, [*argv, "-s", "16384"])
+    server = printed_ends(ran.client.stdout)[1]
+    flow = ran.flow(1, server["qpn"])
     assert [total for total in flow.totals().values()] == [Total(COUNT, COUNT * 16384)]
     assert flow.repeated > 0
-    assert ran.whole()
+    assert ran.is_whole()
 
 
 def test_packets_lost_and_reordered_before_the_capture(rig: Rig, tmp_path: Path) -> None:
-    argv = pingpong("rc", "-s", "8000")
-    with (
-        rig.capture.into(tmp_path / "case.pcap"),
-        rig.node(1).netem(*["delay", "1ms", "reorder", "20%", "50%", "loss", "2%"]),
-    ):
-        server, client = rig.pair(argv, argv, PORT)
-    ran = Ran(server, client, read_capture(tmp_path / "case.pcap"))
-    numbers = [end["qpn"] for end in ends(client.stdout)]
-    for sender, qpn in ((0, numbers[0]), (1, numbers[1])):
-        assert ran.flow(rig, sender, qpn).totals() == {"SEND": Total(COUNT, COUNT * 8000)}
-    assert ran.whole()
+    netem = ["delay", "1ms", "reorder", "20%", "50%", "loss", "2%"]
+    ran = run_pair(
+        rig, tmp_path, pingpong("rc", "-s", "8000"), within=lambda: rig.node(1).netem(*netem)
+    )
+    client, server = printed_ends(ran.client.stdout)
+    for sender, other in ((1, server), (0, client)):
+        assert ran.flow(sender, other["qpn"]).totals() == {"SEND": Total(COUNT, COUNT * 8000)}
+    assert ran.is_whole()
 
 
 def test_kernels_did_not_complain(rig: Rig) -> None:
