@@ -46,6 +46,7 @@ MODULES = (
     *("crc32_generic", "ib_uverbs", "ib_umad", "rdma_cm", "rdma_ucm", "rdma_rxe"),
     *("sch_netem", "sch_ingress", "cls_flower", "act_gact"),
 )
+_APT_S = 180
 _UNPACK = ("./boot/vmlinuz-*", "*/lib/modules/*/modules.*", "*/lib/modules/*/kernel/*")
 _NOT_UNPACKED = ("*/kernel/sound/*", "*/drivers/gpu/*", "*/drivers/media/*", "*/net/wireless/*")
 
@@ -146,7 +147,7 @@ def _build(work: Path) -> None:
         unpacked = lzma.decompress(data) if module.suffix == ".xz" else data
         (ready / "modules" / f"{number:02}-{name}.ko").write_bytes(unpacked)
     image = next((tree / "boot").glob("vmlinuz-*")).read_bytes()
-    (ready / "vmlinux").write_bytes(_unpacked_kernel(image) or image)
+    (ready / "vmlinux").write_bytes(unpacked_kernel(image) or image)
 
 
 def _download(work: Path) -> None:
@@ -173,15 +174,18 @@ def _download(work: Path) -> None:
 
 def _apt(command: list[str], work: Path) -> str:
     """What a command of apt prints, its errors included; what it left behind tells the outcome."""
-    return subprocess.run(
-        command,
-        cwd=work,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-        timeout=240,
-    ).stdout
+    try:
+        return subprocess.run(
+            command,
+            cwd=work,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=_APT_S,
+        ).stdout
+    except subprocess.TimeoutExpired as error:
+        return str(error)
 
 
 def _load_order(tree: Path, version: str) -> list[Path]:
@@ -199,7 +203,7 @@ def _load_order(tree: Path, version: str) -> list[Path]:
     return list(order)
 
 
-def _unpacked_kernel(image: bytes) -> bytes | None:
+def unpacked_kernel(image: bytes) -> bytes | None:
     """The ELF file inside a bzImage: it starts at once, without seconds of emulated unpacking.
 
     Source: the x86 boot protocol of the kernel's documentation, fields setup_sects,
