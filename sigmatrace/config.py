@@ -109,7 +109,8 @@ class Config:
 SCHEMAS: dict[str, dict[str, type]] = {
     "schema": {"config": Config},
     "schema/stage": dict.fromkeys(
-        ("clock", "topology", "match", "traffic", "messages"), StageConfig
+        ("clock", "topology", "one_sided", "completion", "match", "traffic", "messages"),
+        StageConfig,
     ),
     "schema/export": {
         **dict.fromkeys(("perfetto", "json", "parquet", "csv"), ExportConfig),

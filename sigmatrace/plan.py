@@ -13,7 +13,7 @@ from sigmatrace.schema import EVENT_TABLES, INDEX_TABLES, Columns
 from sigmatrace.stages.base import Exchange, Stage
 
 READER = "the reader"
-BUILT_IN = ("clock", "topology", "match", "traffic", "messages")
+BUILT_IN = ("clock", "topology", "one_sided", "completion", "match", "traffic", "messages")
 Step = Stage | Exchange
 Column = tuple[str, str]
 

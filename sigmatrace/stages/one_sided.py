@@ -68,8 +68,9 @@ class OneSided(Stage):
         "requests": {"target_proc": "i4", "region": "u4", "owner": "u1"},
     }
 
-    def survey(self, run: Run) -> Regions:
+    def summarize(self, part: Run) -> Regions:
         """Sort queue pairs and regions by what requests name them by."""
+        run = part
         out = run.column("channels", "dir") == Dir.OUT
         pair = _pair(run.column("channels", "proc")[out], run.column("channels", "object")[out])
         objects, first = np.unique(pair, return_index=True)

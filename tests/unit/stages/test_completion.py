@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections import Counter, defaultdict
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,13 +30,25 @@ CQE = st.fixed_dictionaries(
         "opcode": st.sampled_from([0, 1, 128]),
         "status": st.sampled_from([0, 0, 5, 10]),
         "size_bytes": st.integers(0, 2**32 - 1),
-        "first": st.sampled_from([0, 7, 2**32 - 3]),
+        "first": st.sampled_from([0, 7, 2**32 - 9]),
         "retired": st.integers(0, 5),
         "posted_tsc": st.sampled_from([0, 1]),
         "posted_ns": st.integers(10**18, 10**18 + 50),
         "t_ns": st.integers(10**18, 10**18 + 50),
     }
 )
+
+
+REQUEST_COLUMNS = {"proc": "i4", "object": "u4", "queue": "u1", "owner": "u1"}
+CQE_COLUMNS = {
+    **{"proc": "i4", "object": "u4", "queue": "u1", "opcode": "u1", "status": "u1"},
+    **{"size_bytes": "u4", "first": "u4", "position": "u4", "posted_tsc": "u8"},
+    **{"posted_ns": "i8", "t_ns": "i8"},
+}
+
+
+def columns(rows, dtypes):
+    return {name: np.array([row[name] for row in rows], kind) for name, kind in dtypes.items()}
 
 
 def position(row):
@@ -47,8 +60,8 @@ def summed(parts):
     parts = [
         make_partition(
             number,
-            requests=requests,
-            cqes=[{**row, "position": position(row)} for row in cqes],
+            requests=columns(requests, REQUEST_COLUMNS),
+            cqes=columns([{**row, "position": position(row)} for row in cqes], CQE_COLUMNS),
         )
         for number, (requests, cqes) in enumerate(parts)
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,10 +41,12 @@ def test_owner_and_region_are_those_of_a_search(regions, requests):
             for kind in (Kind.MSG, Kind.RMA)
         ],
         regions=regions,
-        routes=[{"dst_proc": peer} for peer in PEERS.values() for _ in range(2)],
     )
+    peers = [peer for peer in PEERS.values() for _ in range(2)]
+    run = run.with_results({"routes": pa.table({"dst_proc": pa.array(peers, pa.int32())})})
     stage = OneSided()
-    part = stage.apply(make_partition(0, requests=requests), stage.resolve(stage.survey(run), run))
+    known = stage.resolve(stage.summarize(run), run)
+    part = stage.apply(make_partition(0, requests=requests), known)
     for row, got in zip(requests, part.tables["requests"].to_pylist(), strict=True):
         target = PEERS.get((row["proc"], row["object"]), -1)
         end = row["raddr"] + row["size_bytes"]
