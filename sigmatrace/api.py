@@ -42,6 +42,7 @@ class Result:
         out: Folder of the output.
         files: Finished files and folders by exporter.
         hints: How to open them, by exporter.
+        lines: What stages say for the closing summary.
     """
 
     run: Run
@@ -49,6 +50,7 @@ class Result:
     out: Path
     files: Mapping[str, tuple[Path, ...]]
     hints: Mapping[str, str]
+    lines: Sequence[str]
 
     @property
     def tables(self) -> Mapping[str, pa.Table]:
@@ -57,7 +59,7 @@ class Result:
 
     def text(self) -> str:
         """Return the closing summary."""
-        return summary.text(self.run, self.ledger, self.files, self.hints, self.out)
+        return summary.text(self.run, self.ledger, self.lines, self.files, self.hints, self.out)
 
 
 def run(
@@ -155,7 +157,7 @@ def execute(settings: Settings, *, progress: TextIO | None = None) -> Result:
             for name, one in done.exported.items()
         }
         hints = {name: one.hint for name, one in done.exported.items() if one.hint}
-        result = Result(done.run, book, made.place, files, hints)
+        result = Result(done.run, book, made.place, files, hints, done.lines)
         made.keep(name for one in done.exported.values() for name in one.files)
         made.write_json(output.LEDGER, book)
         made.write_json(output.RUN, {**_record(settings), "files": made.names})

@@ -113,6 +113,11 @@ class Layer(IntEnum):
     VERBS = 4
 
 
+def layer_text(layer: int) -> str:
+    """Return the name of a layer; a number that is none names itself."""
+    return Layer(layer).name.lower() if layer in list(Layer) else f"layer {layer}"
+
+
 class ChannelFlag(IntFlag):
     """Flags of a ``channel`` record."""
 

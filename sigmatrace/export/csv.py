@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from pyarrow import csv as arrow_csv
 
+from sigmatrace.export.amounts import balance
 from sigmatrace.export.base import Exported, Exporter, Piece
 from sigmatrace.export.tables import named, present
 from sigmatrace.partition import Run
@@ -32,4 +33,6 @@ class Csv(Exporter):
             if name == "traffic":
                 counts["traffic_operations"] = sum(table.column("count").to_pylist())
                 counts["traffic_bytes"] = sum(table.column("size_bytes").to_pylist())
-        return Exported(("csv",), counts, "open csv/*.csv in a spreadsheet, pandas or DuckDB")
+        shown = balance(run, counts["traffic_operations"], counts["traffic_bytes"])
+        hint = "open csv/*.csv in a spreadsheet, pandas or DuckDB"
+        return Exported(("csv",), counts, hint, shown)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from sigmatrace.export.amounts import INITIATORS
+from sigmatrace.export.amounts import INITIATORS, balance
 from sigmatrace.export.base import Exported, Exporter, Piece
 from sigmatrace.export.tables import named
 from sigmatrace.partition import Run
@@ -44,7 +44,8 @@ class Json(Exporter):
             "traffic_operations": sum(row["count"] for row in by_rank),
             "traffic_bytes": sum(row["size_bytes"] for row in by_rank),
         }
-        return Exported((OUTPUT,), counts)
+        shown = balance(run, counts["traffic_operations"], counts["traffic_bytes"])
+        return Exported((OUTPUT,), counts, balance=shown)
 
 
 def _content(run: Run) -> dict[str, Any]:

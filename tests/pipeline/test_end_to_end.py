@@ -75,7 +75,8 @@ def test_summary_text(synthetic, result):
     text = result.text()
     assert f"{synthetic.truth.operations:,}".replace(",", " ") + " operations" in text
     assert "of 8 processes on 2 hosts" in text
-    assert f"{synthetic.truth.lost['dropped']} op records dropped" in text
+    dropped = f"{synthetic.truth.lost['dropped']:,}".replace(",", " ")
+    assert f"{dropped} op records dropped" in text
     assert "8 of 8 calibrated" in text
     assert "rank" in text.split("top ofi")[1]
     assert (result.out / "summary.txt").read_text() == text + "\n"
@@ -157,7 +158,9 @@ def test_a_bug_in_a_stage_is_named(synthetic, tmp_path, monkeypatch):
         raise KeyError("x")
 
     monkeypatch.setattr(Match, "apply", broken)
-    with pytest.raises(SigmaTraceError, match=r"match failed \(apply, partition 0\): KeyError"):
+    with pytest.raises(
+        SigmaTraceError, match=r"stage match failed in apply of partition 0: KeyError"
+    ):
         api.run(synthetic.folder, export=["json"], out=tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import xml.etree.ElementTree as ET
 
 import duckdb
@@ -14,7 +15,7 @@ from matplotlib.image import imread
 
 from sigmatrace import api
 from sigmatrace.export import matrix
-from sigmatrace.export.amounts import byte_text, count_text
+from sigmatrace.export.amounts import balance
 from sigmatrace.partition import Run
 from sigmatrace.testing.synthetic import generate
 
@@ -236,13 +237,12 @@ def test_drawing_leaves_matplotlib_alone():
     assert plt.get_fignums() == []
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (1 << 20, "1 MiB"), (5 << 60, "5 EiB")],
-)
-def test_bytes_for_people(value, text):
-    assert byte_text(value) == text
-
-
-def test_counts_for_people():
-    assert count_text(1234567) == "1 234 567"
+def test_exporters_that_show_less_than_the_traffic_are_found(made):
+    run, book = made.run, made.ledger["stages"]["traffic"]
+    operations, size_bytes = balance(run, 1, 2)
+    assert (operations["left"], size_bytes["left"]) == (1, 2)
+    told = [one for one in made.ledger["balance"] if re.search("(ions|bytes) of the", one["name"])]
+    assert {one["name"].partition(":")[0] for one in told} == {"csv", "json", "matrix"}
+    assert {one["right"] for one in told} == {book["operations"], book["size_bytes"]}
+    full = pa.table({"size_bytes": pa.array([2**64 - 1], pa.uint64())})
+    assert len(balance(run.with_results({"traffic": full}), 1, 2)) == 1, "bytes beyond 64 bits"

@@ -6,7 +6,20 @@ from __future__ import annotations
 import numpy as np
 from numba import int64, types, void
 
-from sigmatrace.stages.kernels.jit import I8R, I8W, I8W2, U1R, U1W, U4R, U4W, U8R, U8W, U8W2, kernel
+from sigmatrace.stages.kernels.jit import (
+    I8R,
+    I8W,
+    I8W2,
+    I8W3,
+    U1R,
+    U1W,
+    U4R,
+    U4W,
+    U8R,
+    U8W,
+    U8W2,
+    kernel,
+)
 
 
 @kernel(types.Tuple((int64, int64))(U4R, U1R))
@@ -186,17 +199,19 @@ def union_kernel(key, begin, stop, out_key, out_begin, out_stop):
     return runs
 
 
-@kernel(void(U1R, U1R, I8W2))
-def count_kernel(op, fate, out_count):
-    """Count rows by operation and fate.
+@kernel(void(U1R, U1R, U1R, I8W3))
+def count_kernel(layer, op, fate, out_count):
+    """Count rows by layer, operation and fate.
 
     Args:
+        layer: ``(n,)`` u1, ``schema.Layer``; values that have no plane count as 0 (unknown).
         op: ``(n,)`` u1, ``schema.Op``; values that have no row count as 0 (unknown).
         fate: ``(n,)`` u1, ``schema.Fate``, below 16.
-        out_count: ``(operations, 16)`` i8, output, added to.
+        out_count: ``(layers, operations, 16)`` i8, output, added to.
 
     Any order. Complexity O(n).
     """
     for i in range(op.size):
-        what = op[i] if op[i] < out_count.shape[0] else 0
-        out_count[what, fate[i] & 15] += 1
+        where = layer[i] if layer[i] < out_count.shape[0] else 0
+        what = op[i] if op[i] < out_count.shape[1] else 0
+        out_count[where, what, fate[i] & 15] += 1

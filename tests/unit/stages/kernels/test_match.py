@@ -116,12 +116,12 @@ def test_span_is_that_of_the_matchable(rows):
     assert span_kernel(*columns(rows, np.uint32, np.uint8)) == want
 
 
-@given(st.lists(st.tuples(st.integers(0, 255), st.integers(0, 8))))
+@given(st.lists(st.tuples(st.integers(0, 255), st.integers(0, 255), st.integers(0, 8))))
 def test_count_counts_everything(rows):
-    op, fate = columns(rows, np.uint8, np.uint8)
-    count = np.zeros((10, 16), np.int64)
-    count_kernel(op, fate, count)
-    want = np.zeros((10, 16), np.int64)
-    for o, f in rows:
-        want[o if o < 10 else 0, f] += 1
+    layer, op, fate = columns(rows, np.uint8, np.uint8, np.uint8)
+    count = np.zeros((5, 10, 16), np.int64)
+    count_kernel(layer, op, fate, count)
+    want = np.zeros((5, 10, 16), np.int64)
+    for where, o, f in rows:
+        want[where if where < 5 else 0, o if o < 10 else 0, f] += 1
     assert (count == want).all()
