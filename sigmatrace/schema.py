@@ -338,7 +338,8 @@ STAGE_TABLES: Columns = {
         "error_ns": "f8",
         "calibrated": "bool",
     },
-    # match: one row per group that carried messages.
+    # match: one row per group that carried messages. Operations of unknown size add 0 bytes;
+    # `size_unknown` counts those of both ends, and `uncertain` those whose order is not sure.
     "messages": {
         "group": "u4",
         "src_proc": "i4",
@@ -350,6 +351,7 @@ STAGE_TABLES: Columns = {
         "matched": "u8",
         "sent_bytes": "u8",
         "received_bytes": "u8",
+        "size_unknown": "u8",
         "uncertain": "u8",
     },
     # traffic: operations the application itself asked for have nested = 0.
