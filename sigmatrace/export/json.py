@@ -24,8 +24,9 @@ class Json(Exporter):
 
     Keys: ``processes``, ``libraries``, ``traffic`` with the lists ``by_rank`` and ``by_host``
     (bytes and operations by source, destination, layer, operation; ``nested`` as in the table
-    ``traffic``), ``messages`` (totals by layer and kind), ``clock_quality``, ``facts``, ``damage``,
-    ``ledger`` (the file beside it). Bytes of initiating operations count a message once.
+    ``traffic``), ``messages`` (totals by layer and kind; the ``size_unknown`` operations add
+    0 bytes), ``clock_quality``, ``facts``, ``damage``, ``ledger`` (the file beside it). Bytes of
+    initiating operations count a message once.
     """
 
     name: ClassVar[str] = "json"
@@ -78,7 +79,10 @@ def _content(run: Run) -> dict[str, Any]:
 def _messages(run: Run) -> list[dict[str, Any]]:
     if "messages" not in run.tables:
         return []
-    amounts = ("sent", "received", "matched", "sent_bytes", "received_bytes", "uncertain")
+    amounts = (
+        *("sent", "received", "matched", "sent_bytes", "received_bytes"),
+        *("size_unknown", "uncertain"),
+    )
     return _sums(named(run, "messages"), ("layer", "kind"), amounts)
 
 

@@ -39,7 +39,7 @@ class Seen:
         key: ``(runs,)`` i8, ``group * 2 + direction`` (0 sent, 1 received), ascending.
         begin: ``(runs,)`` i8, first ordinal; runs of a key are disjoint and ascending.
         stop: ``(runs,)`` i8, one past the last ordinal.
-        sums: Messages, bytes and uncertain ones by the same key.
+        sums: Messages, bytes, uncertain ones and those of unknown size by the same key.
         order: Which posting orders arrived in which partition.
     """
 
@@ -108,7 +108,7 @@ class Match(Stage):
         count_kernel(part.column("ops", "layer"), op, fate, counts)
         low, channels = span_kernel(channel, fate)
         span = np.full((2 * channels, 7), -1, np.int64)
-        sums = np.zeros((2 * channels, 4), np.uint64)
+        sums = np.zeros((2 * channels, 5), np.uint64)
         runs = [np.empty(channel.size, np.int64) for _ in range(3)]
         rows = (channel, op, flags, aux, flow, size_bytes)
         count = runs_kernel(*rows, low, span, sums, *runs)
@@ -150,6 +150,7 @@ class Match(Stage):
         ledger = {
             **_ledger(summary.counts, unique, matched, layer),
             "uncertain_order": int(summary.sums.sums[:, 3].sum()) + int(exchanged.sum()),
+            "size_unknown": int(summary.sums.sums[:, 4].sum()),
             "byte_sums_beyond_u64": over,
         }
         return Matched(table, {**ledger, "balance": _balance(ledger)})
@@ -172,7 +173,7 @@ def _nothing() -> Seen:
     return Seen(
         np.zeros(COUNTS, np.int64),
         *(none, none, none),
-        Sums(np.zeros(0, np.uint64), np.zeros((0, 4), np.uint64)),
+        Sums(np.zeros(0, np.uint64), np.zeros((0, 5), np.uint64)),
         Order(*(none for _ in range(6))),
     )
 
@@ -208,10 +209,11 @@ def _table(sums: Sums, matched: Ints, exchanged: Ints, row: Ints, run: Run) -> t
     groups = matched.size
     count = np.zeros(2 * groups, np.uint64)
     size_bytes = np.zeros(2 * groups, np.uint64)
-    uncertain = np.zeros(2 * groups, np.uint64)
+    others = np.zeros((2 * groups, 2), np.uint64)
     totals, over = column_sums(sums)
     at = sums.key.astype(np.int64)
-    count[at], size_bytes[at], uncertain[at] = sums.sums[:, 0], totals, sums.sums[:, 3]
+    count[at], size_bytes[at], others[at] = sums.sums[:, 0], totals, sums.sums[:, 3:]
+    uncertain, unknown = (others[0::2] + others[1::2]).T
     keep = np.flatnonzero(count[0::2] + count[1::2])
     row = row[keep]
     columns = {
@@ -225,7 +227,8 @@ def _table(sums: Sums, matched: Ints, exchanged: Ints, row: Ints, run: Run) -> t
         "matched": matched[keep].astype(np.uint64),
         "sent_bytes": size_bytes[0::2][keep],
         "received_bytes": size_bytes[1::2][keep],
-        "uncertain": (uncertain[0::2] + uncertain[1::2] + exchanged.astype(np.uint64))[keep],
+        "size_unknown": unknown[keep],
+        "uncertain": (uncertain + exchanged.astype(np.uint64))[keep],
     }
     return pa.table(columns), over
 

@@ -124,9 +124,10 @@ def runs_kernel(
             ``2 * (channel - low) + direction``: open run's begin and stop,
             ``group * 2 + direction`` (0 sent, 1 received), largest of 2^32 - 1 - ordinal (so:
             the smallest ordinal), largest ordinal, and the same two of ``aux``.
-        sums: ``(2 * channels, 4)`` u8, zeros, output: messages, bytes in two limbs (sum of the
-            low 32 bits, sum of the high 32 bits: exact for 2^32 rows of any size), and
-            uncertain ones (ORDER_UNCERTAIN (2) or FAILED (8)).
+        sums: ``(2 * channels, 5)`` u8, zeros, output: messages, bytes in two limbs (sum of the
+            low 32 bits, sum of the high 32 bits: exact for 2^32 rows of any size),
+            uncertain ones (ORDER_UNCERTAIN (2) or FAILED (8)), and those of unknown size
+            (SIZE_UNKNOWN (1)).
         out_key: ``(n,)`` i8, output: ``group * 2 + direction`` of each closed run.
         out_begin: ``(n,)`` i8, output: first ordinal.
         out_stop: ``(n,)`` i8, output: one past the last ordinal.
@@ -161,6 +162,7 @@ def runs_kernel(
         sums[cell, 1] += size_bytes[i] & limb
         sums[cell, 2] += size_bytes[i] >> np.uint64(32)
         sums[cell, 3] += np.uint64((flags[i] & 10) != 0)
+        sums[cell, 4] += np.uint64(flags[i] & 1)
     for row in range(span.shape[0]):
         if span[row, 1] >= 0:
             out_key[runs] = span[row, 2]

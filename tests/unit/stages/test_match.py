@@ -96,6 +96,7 @@ def test_all_matched_and_flows_equal_at_both_ends(ring):
             "matched": 100,
             "sent_bytes": 800,
             "received_bytes": 800,
+            "size_unknown": 0,
             "uncertain": 0,
         }
     ]
@@ -155,6 +156,20 @@ def test_uncertain_flags_are_counted(ring):
     )
     _, messages, _ = match(ring, rows)
     assert messages[0]["uncertain"] == 5
+
+
+def test_a_size_that_is_not_known_is_not_a_size_of_zero(ring):
+    unknown = {"flags": OpFlag.SIZE_UNKNOWN, "size_bytes": 0}
+    rows = [
+        *message_rows(0, Op.SEND, 3),
+        *message_rows(1, Op.RECV, 2, proc=1, **unknown),
+        *message_rows(1, Op.RECV, 1, proc=1, first=2, size_bytes=0),
+    ]
+    _, messages, ledger = match(ring, rows[:4], rows[4:])
+    assert messages[0]["matched"] == 3
+    assert (messages[0]["sent_bytes"], messages[0]["received_bytes"]) == (24, 0)
+    assert messages[0]["size_unknown"] == ledger["size_unknown"] == 2
+    assert messages[0]["uncertain"] == 0
 
 
 def test_ordinals_wrap_and_sizes_beyond_64_bits_are_said(ring):
