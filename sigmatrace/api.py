@@ -18,7 +18,7 @@ from typing import Any, TextIO
 
 import pyarrow as pa
 
-from sigmatrace import config, jit, ledger, output, summary
+from sigmatrace import config, kernel_cache, ledger, output, summary
 from sigmatrace import plan as planning
 from sigmatrace.cluster import Cluster
 from sigmatrace.config import Settings
@@ -104,7 +104,7 @@ def open_run(folder: str | os.PathLike[str], *, run_id: str | None = None) -> Ru
     Raises:
         SigmaTraceError: See ``sigmatrace.errors``.
     """
-    jit.use_writable_cache()
+    kernel_cache.use_writable_cache()
     from sigmatrace import pipeline
 
     return pipeline.index(Path(folder), Cluster(), run_id=run_id).run
@@ -117,7 +117,7 @@ def plan(settings: Settings) -> Plan:
         ConfigError: A class cannot be imported, or refuses its options.
         PipelineError: The stages do not fit together.
     """
-    jit.use_writable_cache()
+    kernel_cache.use_writable_cache()
     steps = config.build("stage", settings.stage, (Stage, Exchange))
     exporters = config.build("export", settings.export, (Exporter,))
     if not exporters:

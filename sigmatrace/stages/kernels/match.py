@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 from numba import int64, types, void
 
-from sigmatrace.stages.kernels.jit import (
+from sigmatrace.kernel import (
     I8R,
     I8W,
     I8W2,
