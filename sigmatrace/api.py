@@ -4,6 +4,10 @@ from sigmatrace import api
 
 result = api.run("run/", export=["perfetto", "json"])
 result.tables["traffic"].to_pylist()
+
+settings = api.compose(["run=run/", "preset=everything"])  # options as on the command line
+print(api.plan(settings).text())
+api.execute(settings)
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ import pyarrow as pa
 from sigmatrace import config, kernel_cache, ledger, output, summary
 from sigmatrace import plan as planning
 from sigmatrace.cluster import Cluster
+from sigmatrace.compose import compose
 from sigmatrace.config import Settings
 from sigmatrace.errors import ConfigError, DataLossError
 from sigmatrace.export.base import Exporter
@@ -28,6 +33,7 @@ from sigmatrace.partition import Run
 from sigmatrace.plan import Plan
 from sigmatrace.stages.base import Exchange, Stage
 
+__all__ = ["Plan", "Result", "Run", "Settings", "compose", "execute", "open_run", "plan", "run"]
 STRICT_HINT = "strict=true allows no loss; without it the rest is used"
 PACKAGES = ("dask", "distributed", "hydra-core", "msgpack", "numba", "numpy", "pyarrow")
 
@@ -95,7 +101,7 @@ def run(
     words += [f"out={os.fspath(out)}"] if out is not None else []
     words += [f"stage=[{','.join(stage)}]"] if stage is not None else []
     words += [f"strict={strict}", f"overwrite={overwrite}", *overrides]
-    return execute(config.compose(words), progress=progress)
+    return execute(compose(words), progress=progress)
 
 
 def open_run(folder: str | os.PathLike[str], *, run_id: str | None = None) -> Run:
