@@ -32,6 +32,7 @@ from sigmatrace.export.base import Exporter
 from sigmatrace.partition import Run
 from sigmatrace.plan import Plan
 from sigmatrace.stages.base import Exchange, Stage
+from sigmatrace.text import counted
 
 __all__ = ["Plan", "Result", "Run", "Settings", "compose", "execute", "open_run", "plan", "run"]
 STRICT_HINT = "strict=true allows no loss; without it the rest is used"
@@ -177,8 +178,8 @@ def _refuse_damage(run: Run) -> None:
     if damage:
         first, more = damage[0], len(damage) - 1
         raise DataLossError(
-            f"{first['path']}: {first['size_bytes']} bytes {first['what']} at byte "
-            f"{first['offset']}" + (f", and {more} more places" if more else ""),
+            f"{first['path']}: {counted(first['size_bytes'], 'byte')} {first['what']} at byte "
+            f"{first['offset']}" + (f", and {counted(more, 'more place')}" if more else ""),
             STRICT_HINT,
         )
 
@@ -188,7 +189,7 @@ def _refuse_open(run: Run) -> None:
     columns = (run.tables["processes"].column(name).to_pylist() for name in ("path", "end"))
     found = [path for path, end in zip(*columns, strict=True) if not end]
     if found:
-        more = f", and {len(found) - 1} more files" if len(found) > 1 else ""
+        more = f", and {counted(len(found) - 1, 'more file')}" if len(found) > 1 else ""
         raise DataLossError(
             f"{found[0]}: no end item (killed, replaced by exec, cut, or still running){more}",
             STRICT_HINT,

@@ -85,6 +85,7 @@ class OpFlag(IntFlag):
     INLINE = 4
     FAILED = 8
     SYNC = 16
+    SIGNALED = 64
 
 
 class Kind(IntEnum):
@@ -259,6 +260,21 @@ INDEX_TABLES: Columns = {
         "born_tsc": "u8",
         "gone_tsc": "u8",
     },
+    # Ports of NICs, by the process that opened them (layer verbs); numa: 2^32-1 when unknown.
+    "ports": {
+        "proc": "i4",
+        "object": "u4",
+        "device": "str",
+        "node_guid": "u8",
+        "numa": "u4",
+        "port": "u1",
+        "lid": "u4",
+        "link_layer": "str",
+        "mtu_bytes": "u4",
+        "rate_mbps": "u4",
+        "netdev": "str",
+    },
+    "gids": {"proc": "i4", "port": "u4", "index": "u4", "gid": "str", "type": "str"},
     "addresses": {"proc": "i4", "av": "u4", "addr": "u8", "name": "str"},
     "names": {"proc": "i4", "name": "u4", "text": "str"},
     "libraries": {

@@ -9,7 +9,7 @@ from typing import Any
 from sigmatrace import ledger
 from sigmatrace.output import LEDGER, RUN, SUMMARY
 from sigmatrace.partition import Run
-from sigmatrace.text import count_text
+from sigmatrace.text import count_text, counted
 
 
 def text(
@@ -46,16 +46,16 @@ def text(
 
 def _events(run: Run, book: Mapping[str, Any]) -> Iterator[str]:
     counts = {name: one["read"] + one["read_open"] for name, one in book["records"].items()}
-    shown = {"op": "operations", "completion": "completions", "mark": "marks", "target": "targets",
-             "aggregate": "aggregate rows"}  # fmt: skip
-    parts = [f"{count_text(counts[key])} {word}" for key, word in shown.items() if counts[key]]
+    shown = {"op": "operation", "completion": "completion", "mark": "mark", "target": "target",
+             "aggregate": "aggregate row"}  # fmt: skip
+    parts = [counted(counts[key], word) for key, word in shown.items() if counts[key]]
     if counts["aggregate"]:
-        parts[-1] += f" for {count_text(book['capture']['aggregated_operations'])} operations"
+        parts[-1] += f" for {counted(book['capture']['aggregated_operations'], 'operation')}"
     processes = run.tables["processes"]
     hosts = len(set(processes.column("host").to_pylist()))
     yield (
-        f"events     {', '.join(parts) or 'none'} of {processes.num_rows} processes "
-        f"on {hosts} host{'s' if hosts != 1 else ''}"
+        f"events     {', '.join(parts) or 'none'} of "
+        f"{counted(processes.num_rows, 'process', 'processes')} on {counted(hosts, 'host')}"
     )
     if counts["aggregate"] and not counts["op"]:
         yield "matched    nothing: mode aggregate keeps no single messages"

@@ -62,7 +62,7 @@ def test_mixed_runs(command, small):
     one_line(command(f"run={small}"), 5, "2 runs", "'other'", "run_id=")
     spoken = command(f"run={small}", "run_id=other", "export=json")
     assert spoken.code == 0, spoken
-    assert "1 processes" in spoken.out
+    assert "1 process on 1 host" in spoken.out
 
 
 def test_unknown_names(command, small):
