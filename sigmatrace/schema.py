@@ -114,6 +114,11 @@ class Layer(IntEnum):
     VERBS = 4
 
 
+def layer_text(layer: int) -> str:
+    """Return the name of a layer; a number that is none names itself."""
+    return Layer(layer).name.lower() if layer in list(Layer) else f"layer {layer}"
+
+
 class ChannelFlag(IntFlag):
     """Flags of a ``channel`` record."""
 
@@ -374,7 +379,8 @@ STAGE_TABLES: Columns = {
         "error_ns": "f8",
         "calibrated": "bool",
     },
-    # match: one row per group that carried messages.
+    # match: one row per group that carried messages. Operations of unknown size add 0 bytes;
+    # `size_unknown` counts those of both ends, and `uncertain` those whose order is not sure.
     "messages": {
         "group": "u4",
         "src_proc": "i4",
@@ -386,6 +392,7 @@ STAGE_TABLES: Columns = {
         "matched": "u8",
         "sent_bytes": "u8",
         "received_bytes": "u8",
+        "size_unknown": "u8",
         "uncertain": "u8",
     },
     # traffic: operations the application itself asked for have nested = 0.

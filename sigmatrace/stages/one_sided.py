@@ -68,9 +68,8 @@ class OneSided(Stage):
         "requests": {"target_proc": "i4", "region": "u4", "owner": "u1"},
     }
 
-    def summarize(self, part: Run) -> Regions:
+    def survey(self, run: Run) -> Regions:
         """Sort queue pairs and regions by what requests name them by."""
-        run = part
         out = run.column("channels", "dir") == Dir.OUT
         pair = _pair(run.column("channels", "proc")[out], run.column("channels", "object")[out])
         objects, first = np.unique(pair, return_index=True)

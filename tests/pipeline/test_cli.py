@@ -151,7 +151,8 @@ def test_flipped_byte_in_the_data(command, small):
     assert 0 < damaged <= 16
     assert book["records"]["op"]["read"] == 200 - book["records"]["op"]["damaged"]
     size = f"{book['capture']['bytes']['damaged']:,}".replace(",", " ")
-    assert f"{size} bytes damaged" in spoken.out
+    assert f"{size} bytes damaged ({path.name})" in spoken.out
+    assert "may come from that" in spoken.out
 
 
 def test_dropped_records_are_a_loss(command, tmp_path):
@@ -249,6 +250,43 @@ def test_interrupt(tmp_path, small, kind):
     assert done.stderr.splitlines()[-1] == "interrupted"
     assert "Traceback" not in done.stderr
     assert [path for path in small.iterdir() if path.suffix != ".msgpack"] == []
+
+
+BROKEN = """
+from sigmatrace.stages.base import Stage
+
+class Broken(Stage):
+    name = "broken"
+    requires = {"ops": {"t_ns": "i8"}}
+    summary = "after"
+
+    def METHOD(self, *_):
+        return {}["nothing"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "doing"),
+    [("apply", "apply of partition 0"), ("summarize", "summarize of partition")],
+)
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_a_stage_of_the_users_own_that_raises(tmp_path, small, method, doing, kind):
+    (tmp_path / "broken.py").write_text(BROKEN.replace("METHOD", method))
+    (tmp_path / "conf/stage").mkdir(parents=True)
+    yaml = "# @package stage.broken\n_target_: broken.Broken\n"
+    (tmp_path / "conf/stage/broken.yaml").write_text(yaml)
+    words = [f"run={small}", f"--config-dir={tmp_path}/conf", "export=json", f"cluster={kind}"]
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    stages = "stage=[clock,topology,match,traffic,broken]"
+    done = python(*words, stages, env={**os.environ, "PYTHONPATH": path})
+    assert done.returncode == 7
+    (line,) = [line for line in done.stderr.splitlines() if "error:" in line]
+    for part in (f"stage broken failed in {doing}", "KeyError: 'nothing'", "--debug"):
+        assert part in line
+    number = BROKEN.splitlines().index('        return {}["nothing"]') + 1
+    assert f"{tmp_path}/broken.py, line {number}" in line
+    assert "bug of sigmatrace" not in line and "Traceback" not in done.stderr
+    assert not (small / "sigmatrace-out").exists()
 
 
 def test_two_jobs_of_a_multirun_never_write_to_one_folder(command, small):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
+from pathlib import Path
 from typing import ClassVar
 
 import duckdb
@@ -79,6 +80,8 @@ def test_summary_text(synthetic, result):
     assert f"{dropped} op records dropped" in text
     assert "8 of 8 calibrated" in text
     assert "rank" in text.split("top ofi")[1]
+    listed = {Path(line.strip()) for line in text.splitlines() if line.startswith("  /")}
+    assert listed == set(result.out.iterdir())
     assert (result.out / "summary.txt").read_text() == text + "\n"
 
 
@@ -158,7 +161,9 @@ def test_a_bug_in_a_stage_is_named(synthetic, tmp_path, monkeypatch):
         raise KeyError("x")
 
     monkeypatch.setattr(Match, "apply", broken)
-    with pytest.raises(SigmaTraceError, match=r"match failed \(apply, partition 0\): KeyError"):
+    with pytest.raises(
+        SigmaTraceError, match=r"stage match failed in apply of partition 0: KeyError"
+    ):
         api.run(synthetic.folder, export=["json"], out=tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 

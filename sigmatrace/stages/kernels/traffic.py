@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 from numba import int64, void
 
-from sigmatrace.stages.kernels.jit import I4R, I8R, U1R, U8R, U8W, U8W2, kernel
+from sigmatrace.kernel import I4R, I8R, U1R, U8R, U8W, U8W2, kernel
 
 
 @kernel()
@@ -27,6 +27,23 @@ def _shift(table):
         size >>= 1
         shift -= np.uint64(1)
     return shift
+
+
+@kernel()
+def _enter(key, slot, cells, table, out_key):
+    """Give a key that is new a cell; return the number of cells in use then."""
+    table[slot, 0] = key + np.uint64(1)
+    table[slot, 1] = cells
+    out_key[cells] = key
+    return cells + 1
+
+
+@kernel()
+def _add_to_cell(sums, cell, size):
+    """Add an operation to the sums of a cell."""
+    sums[cell, 0] += np.uint64(1)
+    sums[cell, 1] += size & np.uint64(0xFFFFFFFF)
+    sums[cell, 2] += size >> np.uint64(32)
 
 
 @kernel(int64(I4R, I4R, U1R, U1R, U1R, U1R, U8R, int64, int64, U8W2, U8W, U8W2))
@@ -69,7 +86,6 @@ def pair_kernel(
 
     Any order. Complexity O(n) expected.
     """
-    low = np.uint64(0xFFFFFFFF)
     one = np.uint64(1)
     bits = _shift(table)
     i = start
@@ -83,15 +99,9 @@ def pair_kernel(
         if table[slot, 0] == 0:
             if cells == out_key.size:
                 break
-            table[slot, 0] = key + one
-            table[slot, 1] = cells
-            out_key[cells] = key
-            cells += 1
-        cell = table[slot, 1]
-        sums[cell, 0] += one
-        sums[cell, 1] += size_bytes[i] & low
-        sums[cell, 2] += size_bytes[i] >> np.uint64(32)
-        sums[cell, 3] += np.uint64(flags[i] & 1)
+            cells = _enter(key, slot, cells, table, out_key)
+        _add_to_cell(sums, table[slot, 1], size_bytes[i])
+        sums[table[slot, 1], 3] += np.uint64(flags[i] & 1)
         i += 1
     sums[out_key.size, 0] = np.uint64(cells)
     return i
@@ -137,8 +147,6 @@ def bin_kernel(
 
     Any order. Complexity O(n) expected.
     """
-    low = np.uint64(0xFFFFFFFF)
-    one = np.uint64(1)
     bits = _shift(table)
     i = start
     while i < t_ns.size:
@@ -152,14 +160,8 @@ def bin_kernel(
         if table[slot, 0] == 0:
             if cells == out_key.size:
                 break
-            table[slot, 0] = key + one
-            table[slot, 1] = cells
-            out_key[cells] = key
-            cells += 1
-        cell = table[slot, 1]
-        sums[cell, 0] += one
-        sums[cell, 1] += size_bytes[i] & low
-        sums[cell, 2] += size_bytes[i] >> np.uint64(32)
+            cells = _enter(key, slot, cells, table, out_key)
+        _add_to_cell(sums, table[slot, 1], size_bytes[i])
         i += 1
     sums[out_key.size, 0] = np.uint64(cells)
     return i

@@ -27,7 +27,7 @@ def pair(proc: int, seconds: float, off_ns: int = 0, width: int = 100, **more):
 def times(run, *rows):
     """t_ns of (proc, tsc) rows, and the stage's other products."""
     stage = Clock()
-    resolved = stage.resolve(stage.summarize(run), run)
+    resolved = stage.resolve(stage.survey(run), run)
     proc, tsc = zip(*rows, strict=True)
     part = make_partition(ops={"proc": proc, "t_tsc": tsc}, marks={"proc": proc, "t_tsc": tsc})
     out = stage.apply(part, resolved)
@@ -196,7 +196,7 @@ def test_a_counter_that_wraps_and_nonsense_pairs_do_not_crash():
 def test_call_ns_is_the_call_and_not_a_receive():
     run = make_run(processes=[{}], clocks=[pair(0, 0), pair(0, 1)])
     stage = Clock()
-    resolved = stage.resolve(stage.summarize(run), run)
+    resolved = stage.resolve(stage.survey(run), run)
     ops = [{"op": Op.SEND, "aux": 2000}, {"op": Op.RECV, "aux": 2000}]
     part = stage.apply(make_partition(ops=ops), resolved)
     assert part.column("ops", "call_ns").tolist() == [1000, 0]

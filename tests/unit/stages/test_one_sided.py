@@ -45,7 +45,7 @@ def test_owner_and_region_are_those_of_a_search(regions, requests):
     peers = [peer for peer in PEERS.values() for _ in range(2)]
     run = run.with_results({"routes": pa.table({"dst_proc": pa.array(peers, pa.int32())})})
     stage = OneSided()
-    known = stage.resolve(stage.summarize(run), run)
+    known = stage.resolve(stage.survey(run), run)
     part = stage.apply(make_partition(0, requests=requests), known)
     for row, got in zip(requests, part.tables["requests"].to_pylist(), strict=True):
         target = PEERS.get((row["proc"], row["object"]), -1)
