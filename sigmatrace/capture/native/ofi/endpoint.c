@@ -6,6 +6,28 @@
 
 static struct ofi_ep *ep_owner(const struct fid *fid) { return ofi_table_of(fid->ops)->owner; }
 
+static const struct fi_ops *fid_original(const struct fid *fid)
+{
+    return ofi_table_of(fid->ops)->original;
+}
+
+static void ep_swap_again(struct ofi_ep *ep)
+{
+    ofi_swaps_in(&ep->swaps);
+    ofi_swaps_in(&ep->traffic);
+}
+
+/* Some providers make an alias by copying the endpoint. */
+static void ep_alias_made(const struct ofi_ep *ep, const struct fid *fid, const void *arg)
+{
+    const struct fi_alias *alias = arg;
+    if (*alias->fid != fid) {
+        ofi_swaps_leave(&ep->swaps, fid, *alias->fid);
+        ofi_swaps_leave(&ep->traffic, fid, *alias->fid);
+    }
+    st_lost("endpoint alias: its operations are not seen", 1);
+}
+
 static void ep_bound_srx(struct ofi_ep *ep, struct fid *fid)
 {
     struct ofi_ep *srx = ofi_ep_of(fid);
@@ -37,16 +59,15 @@ static void ep_bound_cq(struct ofi_ep *ep, struct ofi_cq *cq, uint64_t flags)
     }
 }
 
-/* Providers compare and exchange the tables of an endpoint when something is bound to it, when
- * it is enabled and when options are set: they see their own tables then. */
+/* Providers may exchange the tables of an endpoint when something is bound to it and when it is
+ * enabled. Nobody uses it then. */
 static int ep_bind(struct fid *fid, struct fid *other, uint64_t flags)
 {
     struct ofi_ep *ep = ep_owner(fid);
-    ofi_swaps_out(&ep->swaps);
     st_enter();
-    int result = fid->ops->bind(fid, other, flags);
+    int result = fid_original(fid)->bind(fid, other, flags);
     st_leave();
-    ofi_swaps_in(&ep->swaps);
+    ep_swap_again(ep);
     if (result)
         return result;
     switch (other->fclass) {
@@ -68,17 +89,17 @@ static int ep_bind(struct fid *fid, struct fid *other, uint64_t flags)
 static int ep_control(struct fid *fid, int command, void *arg)
 {
     struct ofi_ep *ep = ep_owner(fid);
-    ofi_swaps_out(&ep->swaps);
     st_enter();
-    int result = fid->ops->control(fid, command, arg);
+    int result = fid_original(fid)->control(fid, command, arg);
     st_leave();
-    ofi_swaps_in(&ep->swaps);
+    if (command == FI_ENABLE)
+        ep_swap_again(ep);
     if (result)
         return result;
     if (command == FI_ENABLE && !ep->is_srx)
         ofi_ep_name(ep, false);
     else if (command == FI_ALIAS)
-        st_lost("endpoint alias: its operations are not seen", 1);
+        ep_alias_made(ep, fid, arg);
     else if (command == FI_SETOPSFLAG && arg) {
         uint64_t flags = *(uint64_t *)arg;
         if (flags & FI_TRANSMIT)
@@ -89,12 +110,22 @@ static int ep_control(struct fid *fid, int command, void *arg)
     return 0;
 }
 
+/* Providers compare their tables when an endpoint is closed: they see their own ones then. When
+ * the close is refused, operations of other threads may have missed ours. */
+void ofi_missed(void) { st_lost("operation while its endpoint was being closed", 1); }
+
 static int ep_close(struct fid *fid)
 {
     struct ofi_ep *ep = ep_owner(fid);
+    if (ofi_swaps_exchanged(&ep->traffic))
+        st_lost("functions of an object exchanged by its provider", 1);
+    ofi_swaps_out(&ep->traffic);
     int result = ofi_swaps_close(&ep->swaps, fid);
-    if (result)
+    if (result) {
+        ofi_swaps_in(&ep->traffic);
         return result;
+    }
+    ofi_swaps_free(&ep->traffic);
     if (ep->tx_cq)
         ofi_cq_unbound(ep->tx_cq, ep, FI_TRANSMIT);
     if (ep->rx_cq)
@@ -111,17 +142,6 @@ static void ep_fid_install(void *ops)
     OFI_INSTALL(table, close, ep_close);
     OFI_INSTALL(table, bind, ep_bind);
     OFI_INSTALL(table, control, ep_control);
-}
-
-static int ep_setopt(fid_t fid, int level, int name, const void *value, size_t size)
-{
-    struct ofi_ep *ep = ep_owner(fid);
-    ofi_swaps_out(&ep->swaps);
-    st_enter();
-    int result = ep->fid->ops->setopt(fid, level, name, value, size);
-    st_leave();
-    ofi_swaps_in(&ep->swaps);
-    return result;
 }
 
 static const struct fi_ops_ep *ep_original(const struct fid_ep *fid)
@@ -150,7 +170,6 @@ OFI_MAKE(ep_rx_ctx, ep_original(fid)->rx_ctx,
 static void ep_ops_install(void *ops)
 {
     struct fi_ops_ep *table = ops;
-    OFI_INSTALL(table, setopt, ep_setopt);
     OFI_INSTALL(table, tx_ctx, ep_tx_ctx);
     OFI_INSTALL(table, rx_ctx, ep_rx_ctx);
 }
@@ -163,16 +182,16 @@ struct ofi_ep *ofi_ep_of(struct fid *fid)
 static void ep_swap(struct ofi_ep *ep)
 {
     struct fid_ep *fid = ep->fid;
-    ep->swaps.owner = ep;
+    ep->swaps.owner = ep->traffic.owner = ep;
     ofi_swaps_add(&ep->swaps, &fid->fid.ops, ep_fid_install);
-    ofi_swaps_add(&ep->swaps, &fid->msg, ofi_msg_install);
-    ofi_swaps_add(&ep->swaps, &fid->tagged, ofi_tagged_install);
+    ofi_swaps_add(&ep->traffic, &fid->msg, ofi_msg_install);
+    ofi_swaps_add(&ep->traffic, &fid->tagged, ofi_tagged_install);
     /* A shared receive context has but the first members of the structure in some providers. */
     if (ep->is_srx)
         return;
     ofi_swaps_add(&ep->swaps, &fid->ops, ep_ops_install);
-    ofi_swaps_add(&ep->swaps, &fid->rma, ofi_rma_install);
-    ofi_swaps_add(&ep->swaps, &fid->atomic, ofi_atomic_install);
+    ofi_swaps_add(&ep->traffic, &fid->rma, ofi_rma_install);
+    ofi_swaps_add(&ep->traffic, &fid->atomic, ofi_atomic_install);
 }
 
 /* What an endpoint can tell of itself before it is enabled; contexts of a scalable endpoint

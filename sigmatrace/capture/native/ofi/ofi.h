@@ -2,7 +2,7 @@
  *
  * Every call of libfabric but fi_fabric goes through tables of functions that hang on objects.
  * Tables of fabrics and domains are static, shared and compared by providers: they are patched
- * in place (table.c keeps the originals). Tables of endpoints, queues and address vectors are
+ * in place (patch.c keeps the originals). Tables of endpoints, queues and address vectors are
  * swapped, object by object, for a copy that has the object's state and the original just
  * before it, so that the hot path looks nothing up. */
 #ifndef SIGMATRACE_OFI_H
@@ -65,24 +65,34 @@ static inline struct ofi_table *ofi_table_of(const void *ops)
     return (struct ofi_table *)((char *)ops - offsetof(struct ofi_table, ops));
 }
 
-/* Replaces a member of a table copy, when the library's table reaches that far. */
+/* Replaces a member of a table, when the library's table reaches that far. */
 #define OFI_INSTALL(ops, member, function)                                                        \
     do {                                                                                          \
         if (offsetof(__typeof__(*(ops)), member) + sizeof((ops)->member) <= (ops)->size &&        \
             (ops)->member)                                                                        \
-            (ops)->member = (function);                                                           \
+            __atomic_store_n(&(ops)->member, (function), __ATOMIC_RELEASE);                       \
     } while (0)
 
 /* Swaps the table that the pointer at `place` points to for a copy that `install` has changed. */
 void ofi_swaps_add(struct ofi_swaps *swaps, void *place, void (*install)(void *ops));
-/* out: the library sees its own tables until `in`. */
+/* Swaps again what the library has exchanged. */
 void ofi_swaps_in(struct ofi_swaps *swaps);
+/* The library sees its own tables until `in`. */
 void ofi_swaps_out(struct ofi_swaps *swaps);
-/* The library's close of the object; when it succeeded, the tables are gone too. */
+bool ofi_swaps_exchanged(const struct ofi_swaps *swaps);
+/* The library has made `to`, a copy of the object `from`: it gets the library's own tables. */
+void ofi_swaps_leave(const struct ofi_swaps *swaps, const void *from, void *to);
+void ofi_swaps_free(struct ofi_swaps *swaps);
+/* The library's close of the object, whose first swapped table is that of `fid`; when it
+ * succeeded, the tables are gone too. */
 int ofi_swaps_close(struct ofi_swaps *swaps, struct fid *fid);
-/* Patches a static table in place once; `marker` is the function whose presence says that it
- * is patched. Returns false when it cannot be written. */
-bool ofi_table_patch(void *ops, size_t marker_offset, void *marker, void (*install)(void *ops));
+
+/* --- tables that objects share (patch.c) ------------------------------------------------------ */
+
+/* Size of a table in bytes, 0 when it is none. */
+size_t ofi_table_size(const void *ops);
+/* Patches a shared table in place, unless it is patched. False when it cannot be written. */
+bool ofi_table_patch(void *ops, void (*install)(void *ops));
 /* The functions that stood in a patched table; NULL when it is not one. */
 const void *ofi_table_original(const void *ops);
 
@@ -119,7 +129,8 @@ struct ofi_cq {
 struct ofi_ep {
     struct fid_ep *fid;
     struct ofi_domain *domain;
-    struct ofi_swaps swaps;
+    struct ofi_swaps swaps;   /* of the fid itself and of its set-up */
+    struct ofi_swaps traffic; /* of operations */
     struct ofi_cq *tx_cq, *rx_cq;
     uint32_t object;
     uint32_t order;       /* of the next posted receive */
@@ -236,6 +247,8 @@ struct ofi_in {
     uint32_t order;
 };
 
+/* An operation that reached the library unseen. */
+void ofi_missed(void);
 /* begin before the library's function and end after it, whatever it returned. */
 void ofi_out_begin(struct ofi_call *call, const struct ofi_table *table, struct ofi_out *out);
 void ofi_out_end(struct ofi_call *call, struct ofi_out *out, ssize_t result);
