@@ -31,6 +31,7 @@ enum st_op_code {
     ST_OP_FLUSH,
     ST_OP_CANCEL,
     ST_OP_PROBE,
+    ST_OP_PUT_DATA,
     ST_OP_LAST
 };
 
@@ -39,7 +40,8 @@ enum st_op_flag {
     ST_ORDER_UNCERTAIN = 2,
     ST_INLINE = 4,
     ST_FAILED = 8,
-    ST_SYNC = 16
+    ST_SYNC = 16,
+    ST_NESTED = 32
 };
 
 enum st_kind { ST_KIND_MSG = 1, ST_KIND_TAG, ST_KIND_RMA, ST_KIND_AM, ST_KIND_STREAM };
