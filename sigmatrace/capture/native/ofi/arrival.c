@@ -73,20 +73,23 @@ static bool receive_guess(struct ofi_cq *cq, const struct ofi_entry *entry,
 static struct st_channel *in_channel(const struct ofi_cq *cq, const struct ofi_entry *entry,
                                      const struct st_pending *posted)
 {
+    /* Receives without a tag may be given tagged messages (rxm's over tcp are). */
+    bool tagged_anyway = posted->kind == ST_KIND_MSG && entry->has_flags &&
+                         (entry->flags & FI_TAGGED);
     struct st_channel_key key = {
         .object = posted->object,
-        .kind = posted->kind,
+        .kind = tagged_anyway ? ST_KIND_TAG : posted->kind,
         .dir = ST_IN,
         .layer = ST_LAYER_OFI,
         .peer = posted->peer,
         .shared = cq->shared,
     };
-    if (posted->kind == ST_KIND_TAG) {
+    if (key.kind == ST_KIND_TAG) {
         const uint8_t unsure = ST_TAG_UNKNOWN | OFI_PENDING_SHARED;
         key.flags = ST_HAS_TAG;
         if (entry->has_tag)
             key.tag = entry->tag;
-        else if (posted->flags & unsure)
+        else if (tagged_anyway || (posted->flags & unsure))
             key.flags = ST_TAG_UNKNOWN;
         else
             key.tag = posted->tag;
@@ -113,6 +116,7 @@ static void arrival_record(struct ofi_cq *cq, const struct ofi_entry *entry,
         return;
     /* The length is defined for receives; of a remote write some providers leave it out. */
     bool sized = entry->has_flags && posted->kind != ST_KIND_RMA;
+    flags |= entry->record_flags;
     if (!sized)
         flags |= ST_SIZE_UNKNOWN;
     if ((posted->flags & OFI_PENDING_SHARED) && !(posted->flags & OFI_PENDING_CONNECTED))

@@ -194,6 +194,7 @@ static inline uint8_t ofi_deeper(uint8_t a, uint8_t b) { return a > b ? a : b; }
 struct ofi_frame {
     const void *outer;
     uint8_t depth;
+    uint8_t flags; /* of its records: ST_NESTED or none */
 };
 
 /* `depth`: of the object. Returns false when the call is nested in another of the object: then
@@ -205,6 +206,7 @@ static inline bool ofi_enter(struct ofi_frame *frame, const void *object, uint8_
     frame->outer = ofi_busy;
     ofi_busy = object;
     frame->depth = ofi_deeper(st_enter(), depth);
+    frame->flags = frame->outer || depth ? ST_NESTED : 0;
     return true;
 }
 
@@ -284,7 +286,7 @@ struct ofi_entry {
     uint64_t flags, size_bytes, data, tag, source;
     uint64_t t_tsc;
     int32_t error;
-    uint8_t call, depth;
+    uint8_t call, depth, record_flags;
     bool has_flags, has_data, has_tag;
 };
 
