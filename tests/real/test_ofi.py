@@ -26,13 +26,15 @@ pytestmark = [
 ]
 
 SEND, RECV, PUT, GET, ATOMIC, FETCH = range(1, 7)
+PUT_DATA = 10
 MSG, TAG, RMA = 1, 2, 3
 HAS_TAG, HAS_DATA, TAG_UNKNOWN = 1, 2, 16
-SIZE_UNKNOWN, ORDER_UNCERTAIN, INLINE = 1, 2, 4
+SIZE_UNKNOWN, ORDER_UNCERTAIN, INLINE, NESTED = 1, 2, 4, 32
 NOWHERE = 2**64 - 1
+ONE_SIDED = {"P": PUT, "D": PUT_DATA, "G": GET, "A": ATOMIC, "F": FETCH}
 CANCELLED = 12  # posting order of the receive that ofi_pair takes back
 WITHOUT_CONTEXT = range(6, 12)  # of those that it posts with a NULL context
-INJECTED = {"fi_inject", "fi_tinject", "fi_injectdata", "fi_inject_write"}
+INJECTED = {"fi_inject", "fi_tinject", "fi_injectdata", "fi_inject_write", "fi_inject_writedata"}
 
 Record = dict[str, Any]
 
@@ -72,15 +74,15 @@ def expect_dense_ordinals(rank: Rank) -> None:
 
 
 def expect_sends(pair: Pair) -> None:
-    """Every S, P, G, A and F line is one record, in its place in its channel."""
+    """Every S, P, D, G, A and F line is one record, in its place in its channel."""
     told = defaultdict(list)
     for line in pair.first:
         if line[0] == "S":
             kind = TAG if line[1] == "tag" else MSG
             told[kind, numbers(line[2]), numbers(line[3])].append((SEND, int(line[4])))
-        elif line[0] in "PGAF":
-            op = {"P": PUT, "G": GET, "A": ATOMIC, "F": FETCH}[line[0]]
-            data = (True, 0x77) if (op, line[1]) == (PUT, "32") else (False, 0)
+        elif line[0] in ONE_SIDED:
+            op = ONE_SIDED[line[0]]
+            data = (True, numbers(line[4])[1]) if op == PUT_DATA else (False, 0)
             told[RMA, (False, 0), data].append((op, int(line[1])))
     seen = defaultdict(list)
     for op in operations(pair.sender()):
@@ -120,7 +122,7 @@ def expect_sources(pair: Pair) -> None:
         directed = op["ch"]["tag"] in (9, 0x200)
         assert op["ch"]["peer"] == (0 if directed else NOWHERE)
         if op["ch"]["kind"] == RMA:
-            assert (op["ch"]["data"], op["flags"]) == (0x77, SIZE_UNKNOWN)
+            assert op["flags"] == SIZE_UNKNOWN and op["ch"]["flags"] == HAS_DATA
 
 
 def expect_objects(pair: Pair, how: str) -> None:
@@ -152,7 +154,8 @@ def expect_completions(pair: Pair, mode: str) -> None:
     assert all(c["status"] == 0 and c["flags"] == 0 for c in done)
     places = {(op["channel"], op["ordinal"]) for op in ops}
     targets = [t for t in rank.records(6) if (t["channel"], t["ordinal"]) in places]
-    told = [tuple(numbers(x)[1] for x in line[2:]) for line in pair.first if line[0] in "PGAF"]
+    lines = [line for line in pair.first if line[0] in ONE_SIDED]
+    told = [tuple(numbers(x)[1] for x in line[2:4]) for line in lines]
     assert [(t["raddr"], t["rkey"]) for t in targets] == told
     assert all(op["aux"] > 0 for op in ops)
 
@@ -236,8 +239,8 @@ def test_aggregate_counts_operations_and_bytes(entry: str, tmp_path: Path) -> No
 
     told: Counter[tuple[int, str]] = Counter()
     for line in pair.first:
-        if line[0] in "SPGAF":
-            op = {"S": SEND, "P": PUT, "G": GET, "A": ATOMIC, "F": FETCH}[line[0]]
+        if line[0] in "SPDGAF":
+            op = SEND if line[0] == "S" else ONE_SIDED[line[0]]
             told[op, "n"] += 1
             told[op, "bytes"] += int(line[4] if line[0] == "S" else line[1])
     assert totals(pair.sender()) == told
@@ -257,6 +260,7 @@ def test_nested_layers_are_told_apart(tmp_path: Path) -> None:
         ids = {item["id"] for item in inner}
         assert {op["ch"]["object"] for op in operations(rank, depth=1)} <= ids
         assert not ids & {op["ch"]["object"] for op in operations(rank)}
+        assert all(bool(op["flags"] & NESTED) == (op["depth"] > 0) for op in rank.records(1))
 
 
 def test_an_unchosen_layer_writes_nothing(tmp_path: Path) -> None:
