@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 from ofi_run import (
     Pair,
@@ -19,6 +20,8 @@ from ofi_run import (
     run_pair,
     run_pingpong,
 )
+
+from sigmatrace import api
 
 pytestmark = [
     pytest.mark.real,
@@ -261,6 +264,26 @@ def test_nested_layers_are_told_apart(tmp_path: Path) -> None:
         assert {op["ch"]["object"] for op in operations(rank, depth=1)} <= ids
         assert not ids & {op["ch"]["object"] for op in operations(rank)}
         assert all(bool(op["flags"] & NESTED) == (op["depth"] > 0) for op in rank.records(1))
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_both_ends_of_writes_with_data_are_matched(depth: int, tmp_path: Path) -> None:
+    env = environment("hook", tmp_path / "run", "simple")
+    pair = run_pair(tmp_path, env, "tcp;ofi_rxm", "tagged")
+    result = api.run(tmp_path / "run", export=["parquet"], out=tmp_path / "out")
+    parquet = result.out / "parquet"
+    flows = duckdb.sql(
+        f"""select c.data, o.op, o.flow from '{parquet}/ops/*.parquet' o
+        join '{parquet}/channels.parquet' c using (channel)
+        where c.kind = {RMA} and o.op in ({PUT_DATA}, {RECV}) and o.depth = {depth}"""
+    ).fetchall()
+    sent = Counter(line[4] for line in pair.first if line[0] == "D")
+    seen = Counter(line[1] for line in pair.second if line[0] == "W")
+    assert sent == seen == Counter({"77": 2, "78": 1})
+    for op in (PUT_DATA, RECV):
+        assert Counter(f"{data:x}" for data, which, _ in flows if which == op) == sent
+    matched = Counter(flow for _, _, flow in flows)
+    assert 0 not in matched and set(matched.values()) == {2}
 
 
 def test_an_unchosen_layer_writes_nothing(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@
 #define OWN_OPERATION (FI_SEND | FI_READ | FI_WRITE)
 #define REMOTE_OPERATION (FI_REMOTE_READ | FI_REMOTE_WRITE)
 
-/* The one endpoint that receives on this queue; 0 when there are several. */
+/* The one endpoint that receives on this queue; 0 when there are or, in its time, were several:
+ * the later ones of its messages would take the places of those that nobody could tell. */
 static uint64_t only_endpoint(const struct ofi_cq *cq)
 {
     if (__atomic_load_n(&cq->receives, __ATOMIC_ACQUIRE) != 1)
@@ -12,7 +13,7 @@ static uint64_t only_endpoint(const struct ofi_cq *cq)
     for (size_t i = 0; i < OFI_CQ_SOURCES; i++) {
         uint64_t entry = __atomic_load_n(&cq->endpoints[i], __ATOMIC_ACQUIRE);
         if (entry)
-            return entry;
+            return entry & OFI_CQ_MIXED ? 0 : entry;
     }
     return 0;
 }

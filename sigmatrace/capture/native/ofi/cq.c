@@ -198,6 +198,17 @@ void ofi_cq_wrap(struct ofi_domain *domain, struct fid_cq *fid, const struct fi_
 
 /* --- what is bound to it --------------------------------------------------------------------- */
 
+static void cq_mixed(struct ofi_cq *cq)
+{
+    for (size_t i = 0; i < OFI_CQ_SOURCES; i++) {
+        uint64_t entry = __atomic_load_n(&cq->endpoints[i], __ATOMIC_ACQUIRE);
+        while (entry && !__atomic_compare_exchange_n(&cq->endpoints[i], &entry,
+                                                     entry | OFI_CQ_MIXED, false,
+                                                     __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+            continue;
+    }
+}
+
 void ofi_cq_bound(struct ofi_cq *cq, struct ofi_ep *ep, uint64_t flags)
 {
     __atomic_add_fetch(&cq->references, 1, __ATOMIC_ACQ_REL);
@@ -205,10 +216,13 @@ void ofi_cq_bound(struct ofi_cq *cq, struct ofi_ep *ep, uint64_t flags)
         __atomic_add_fetch(&cq->transmits, 1, __ATOMIC_ACQ_REL);
         return;
     }
-    __atomic_add_fetch(&cq->receives, 1, __ATOMIC_ACQ_REL);
+    bool mixed = __atomic_add_fetch(&cq->receives, 1, __ATOMIC_ACQ_REL) > 1;
     if (ep->takes_receives)
         cq->takes_receives = true;
-    uint64_t entry = ep->object | (ep->connected ? OFI_CQ_CONNECTED : 0);
+    if (mixed)
+        cq_mixed(cq);
+    uint64_t entry = ep->object | (ep->connected ? OFI_CQ_CONNECTED : 0) |
+                     (mixed ? OFI_CQ_MIXED : 0);
     for (size_t i = 0; i < OFI_CQ_SOURCES; i++) {
         uint64_t none = 0;
         if (__atomic_compare_exchange_n(&cq->endpoints[i], &none, entry, false, __ATOMIC_ACQ_REL,

@@ -110,6 +110,7 @@ struct ofi_domain {
 #define OFI_CQ_SOURCES 16 /* endpoints or shared receive contexts that a queue can tell apart */
 
 #define OFI_CQ_CONNECTED (1ULL << 32)
+#define OFI_CQ_MIXED (1ULL << 33) /* others received on the queue in its time */
 
 struct ofi_cq {
     struct ofi_swaps swaps;
@@ -118,7 +119,7 @@ struct ofi_cq {
     uint32_t transmits;   /* endpoints that report what they sent here */
     uint32_t receives;    /* endpoints that report what they received here */
     uint32_t arrivals;    /* without a posted receive */
-    uint64_t endpoints[OFI_CQ_SOURCES]; /* object id, and bit 32 when connected; 0: free */
+    uint64_t endpoints[OFI_CQ_SOURCES]; /* object id, and the bits above; 0: free */
     uint32_t contexts[OFI_CQ_SOURCES];  /* spaces of shared receive contexts; 0: free */
     uint16_t space;
     bool takes_receives;
