@@ -57,10 +57,13 @@ static ssize_t fake_send(struct fid_ep *ep, const void *buf, size_t size, void *
 static struct fi_ops_msg first_msg = {.size = sizeof(first_msg), .send = fake_send};
 static struct fi_ops_msg enabled_msg = {.size = sizeof(enabled_msg), .send = fake_send};
 
+static struct fi_ops fid_ops;
+
 static int fake_close(struct fid *fid)
 {
     demand(fid != &fake_ep.fid || fake_ep.msg == &enabled_msg || fake_ep.msg == &first_msg,
            "the provider does not see its own table when it closes the endpoint");
+    demand(fid->ops == &fid_ops, "the provider does not see its own table of the object");
     reach();
     return closes++ ? 0 : -FI_EBUSY;
 }

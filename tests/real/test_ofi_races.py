@@ -41,7 +41,7 @@ def test_every_send_is_recorded(case: str, sends: int, tmp_path: Path) -> None:
 def test_a_send_beside_a_refused_close_is_counted(tmp_path: Path) -> None:
     seen, rank = run("close", tmp_path)
     assert (seen, recorded(rank)) == (2, 1)
-    lost = {"operation while its endpoint was being closed": 1}
+    lost = {"call while its object was being closed": 1}
     assert rank.end is not None and rank.end["lost"] == lost
 
 

@@ -81,7 +81,10 @@ static void reading_end(const struct reading *reading, enum ofi_call_name name, 
 #define CQ_READ(member, parameters, arguments, sources)                                           \
     static ssize_t cq_##member parameters                                                         \
     {                                                                                             \
-        const struct ofi_table *table = ofi_table_of(fid->ops);                                   \
+        struct fi_ops_cq *ops = __atomic_load_n(&fid->ops, __ATOMIC_ACQUIRE);                     \
+        if (ops->member != cq_##member) /* see ofi_swaps_close */                                 \
+            return ofi_missed(), ops->member arguments;                                           \
+        const struct ofi_table *table = ofi_table_of(ops);                                        \
         const struct fi_ops_cq *inner = table->original;                                          \
         struct reading reading;                                                                   \
         reading_begin(&reading, table->owner);                                                    \
@@ -113,7 +116,10 @@ CQ_READ(sreadfrom,
 
 static ssize_t cq_readerr(struct fid_cq *fid, struct fi_cq_err_entry *buf, uint64_t flags)
 {
-    const struct ofi_table *table = ofi_table_of(fid->ops);
+    struct fi_ops_cq *ops = __atomic_load_n(&fid->ops, __ATOMIC_ACQUIRE);
+    if (ops->readerr != cq_readerr) /* see ofi_swaps_close */
+        return ofi_missed(), ops->readerr(fid, buf, flags);
+    const struct ofi_table *table = ofi_table_of(ops);
     const struct fi_ops_cq *inner = table->original;
     struct reading reading;
     reading_begin(&reading, table->owner);
@@ -175,7 +181,8 @@ static void cq_fid_install(void *ops)
 
 struct ofi_cq *ofi_cq_of(struct fid *fid)
 {
-    return fid->ops && fid->ops->close == cq_close ? ofi_table_of(fid->ops)->owner : NULL;
+    const struct fi_ops *ops = fid->ops;
+    return ops && ops->close == cq_close ? ofi_table_of(ops)->owner : NULL;
 }
 
 void ofi_cq_wrap(struct ofi_domain *domain, struct fid_cq *fid, const struct fi_cq_attr *attr,

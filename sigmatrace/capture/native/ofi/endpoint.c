@@ -11,20 +11,12 @@ static const struct fi_ops *fid_original(const struct fid *fid)
     return ofi_table_of(fid->ops)->original;
 }
 
-static void ep_swap_again(struct ofi_ep *ep)
-{
-    ofi_swaps_in(&ep->swaps);
-    ofi_swaps_in(&ep->traffic);
-}
-
 /* Some providers make an alias by copying the endpoint. */
 static void ep_alias_made(const struct ofi_ep *ep, const struct fid *fid, const void *arg)
 {
     const struct fi_alias *alias = arg;
-    if (*alias->fid != fid) {
+    if (*alias->fid != fid)
         ofi_swaps_leave(&ep->swaps, fid, *alias->fid);
-        ofi_swaps_leave(&ep->traffic, fid, *alias->fid);
-    }
     st_lost("endpoint alias: its operations are not seen", 1);
 }
 
@@ -67,7 +59,7 @@ static int ep_bind(struct fid *fid, struct fid *other, uint64_t flags)
     st_enter();
     int result = fid_original(fid)->bind(fid, other, flags);
     st_leave();
-    ep_swap_again(ep);
+    ofi_swaps_in(&ep->swaps);
     if (result)
         return result;
     switch (other->fclass) {
@@ -93,7 +85,7 @@ static int ep_control(struct fid *fid, int command, void *arg)
     int result = fid_original(fid)->control(fid, command, arg);
     st_leave();
     if (command == FI_ENABLE)
-        ep_swap_again(ep);
+        ofi_swaps_in(&ep->swaps);
     if (result)
         return result;
     if (command == FI_ENABLE && !ep->is_srx)
@@ -110,22 +102,12 @@ static int ep_control(struct fid *fid, int command, void *arg)
     return 0;
 }
 
-/* Providers compare their tables when an endpoint is closed: they see their own ones then. When
- * the close is refused, operations of other threads may have missed ours. */
-void ofi_missed(void) { st_lost("operation while its endpoint was being closed", 1); }
-
 static int ep_close(struct fid *fid)
 {
     struct ofi_ep *ep = ep_owner(fid);
-    if (ofi_swaps_exchanged(&ep->traffic))
-        st_lost("functions of an object exchanged by its provider", 1);
-    ofi_swaps_out(&ep->traffic);
     int result = ofi_swaps_close(&ep->swaps, fid);
-    if (result) {
-        ofi_swaps_in(&ep->traffic);
+    if (result)
         return result;
-    }
-    ofi_swaps_free(&ep->traffic);
     if (ep->tx_cq)
         ofi_cq_unbound(ep->tx_cq, ep, FI_TRANSMIT);
     if (ep->rx_cq)
@@ -176,22 +158,23 @@ static void ep_ops_install(void *ops)
 
 struct ofi_ep *ofi_ep_of(struct fid *fid)
 {
-    return fid && fid->ops && fid->ops->close == ep_close ? ep_owner(fid) : NULL;
+    const struct fi_ops *ops = fid ? fid->ops : NULL;
+    return ops && ops->close == ep_close ? ofi_table_of(ops)->owner : NULL;
 }
 
 static void ep_swap(struct ofi_ep *ep)
 {
     struct fid_ep *fid = ep->fid;
-    ep->swaps.owner = ep->traffic.owner = ep;
+    ep->swaps.owner = ep;
     ofi_swaps_add(&ep->swaps, &fid->fid.ops, ep_fid_install);
-    ofi_swaps_add(&ep->traffic, &fid->msg, ofi_msg_install);
-    ofi_swaps_add(&ep->traffic, &fid->tagged, ofi_tagged_install);
+    ofi_swaps_add(&ep->swaps, &fid->msg, ofi_msg_install);
+    ofi_swaps_add(&ep->swaps, &fid->tagged, ofi_tagged_install);
     /* A shared receive context has but the first members of the structure in some providers. */
     if (ep->is_srx)
         return;
     ofi_swaps_add(&ep->swaps, &fid->ops, ep_ops_install);
-    ofi_swaps_add(&ep->traffic, &fid->rma, ofi_rma_install);
-    ofi_swaps_add(&ep->traffic, &fid->atomic, ofi_atomic_install);
+    ofi_swaps_add(&ep->swaps, &fid->rma, ofi_rma_install);
+    ofi_swaps_add(&ep->swaps, &fid->atomic, ofi_atomic_install);
 }
 
 /* What an endpoint can tell of itself before it is enabled; contexts of a scalable endpoint

@@ -77,15 +77,13 @@ static inline struct ofi_table *ofi_table_of(const void *ops)
 void ofi_swaps_add(struct ofi_swaps *swaps, void *place, void (*install)(void *ops));
 /* Swaps again what the library has exchanged. */
 void ofi_swaps_in(struct ofi_swaps *swaps);
-/* The library sees its own tables until `in`. */
-void ofi_swaps_out(struct ofi_swaps *swaps);
-bool ofi_swaps_exchanged(const struct ofi_swaps *swaps);
 /* The library has made `to`, a copy of the object `from`: it gets the library's own tables. */
 void ofi_swaps_leave(const struct ofi_swaps *swaps, const void *from, void *to);
-void ofi_swaps_free(struct ofi_swaps *swaps);
-/* The library's close of the object, whose first swapped table is that of `fid`; when it
- * succeeded, the tables are gone too. */
+/* The library's close of the object, in which it sees its own tables: providers compare them
+ * there. When it succeeded, the tables are gone too. When it was refused, calls by other threads
+ * may have found the library's tables: functions of ours then call these, and count that. */
 int ofi_swaps_close(struct ofi_swaps *swaps, struct fid *fid);
+void ofi_missed(void);
 
 /* --- tables that objects share (patch.c) ------------------------------------------------------ */
 
@@ -130,8 +128,7 @@ struct ofi_cq {
 struct ofi_ep {
     struct fid_ep *fid;
     struct ofi_domain *domain;
-    struct ofi_swaps swaps;   /* of the fid itself and of its set-up */
-    struct ofi_swaps traffic; /* of operations */
+    struct ofi_swaps swaps;
     struct ofi_cq *tx_cq, *rx_cq;
     uint32_t object;
     uint32_t order;       /* of the next posted receive */
@@ -250,8 +247,6 @@ struct ofi_in {
     uint32_t order;
 };
 
-/* An operation that reached the library unseen. */
-void ofi_missed(void);
 /* begin before the library's function and end after it, whatever it returned. */
 void ofi_out_begin(struct ofi_call *call, const struct ofi_table *table, struct ofi_out *out);
 void ofi_out_end(struct ofi_call *call, struct ofi_out *out, ssize_t result);

@@ -55,17 +55,11 @@ void ofi_swaps_in(struct ofi_swaps *swaps)
         swap_in(&swaps->swap[i], swaps->owner);
 }
 
-void ofi_swaps_out(struct ofi_swaps *swaps)
+static void swaps_out(struct ofi_swaps *swaps)
 {
     for (size_t i = 0; i < swaps->count; i++)
         if (swap_is_in(&swaps->swap[i]))
             place_set(&swaps->swap[i], swaps->swap[i].table->original);
-}
-
-void ofi_swaps_free(struct ofi_swaps *swaps)
-{
-    for (size_t i = 0; i < swaps->count; i++)
-        free(swaps->swap[i].table);
 }
 
 void ofi_swaps_leave(const struct ofi_swaps *swaps, const void *from, void *to)
@@ -78,7 +72,7 @@ void ofi_swaps_leave(const struct ofi_swaps *swaps, const void *from, void *to)
     }
 }
 
-bool ofi_swaps_exchanged(const struct ofi_swaps *swaps)
+static bool swaps_exchanged(const struct ofi_swaps *swaps)
 {
     for (size_t i = 0; i < swaps->count; i++)
         if (swaps->swap[i].table && !swap_is_in(&swaps->swap[i]))
@@ -88,13 +82,19 @@ bool ofi_swaps_exchanged(const struct ofi_swaps *swaps)
 
 int ofi_swaps_close(struct ofi_swaps *swaps, struct fid *fid)
 {
-    const struct fi_ops *inner = ofi_table_of(fid->ops)->original;
-    if (ofi_swaps_exchanged(swaps))
+    if (swaps_exchanged(swaps))
         st_lost("functions of an object exchanged by its provider", 1);
+    swaps_out(swaps);
     st_enter();
-    int result = inner->close(fid);
+    int result = fid->ops->close(fid);
     st_leave();
-    if (!result)
-        ofi_swaps_free(swaps);
-    return result;
+    if (result) {
+        ofi_swaps_in(swaps);
+        return result;
+    }
+    for (size_t i = 0; i < swaps->count; i++)
+        free(swaps->swap[i].table);
+    return 0;
 }
+
+void ofi_missed(void) { st_lost("call while its object was being closed", 1); }

@@ -18,7 +18,7 @@
     static ssize_t table##_##member parameters                                                    \
     {                                                                                             \
         struct fi_ops_##table *ops = __atomic_load_n(&fid->table, __ATOMIC_ACQUIRE);              \
-        if (ops->member != table##_##member) /* the library's own: see ep_close */                \
+        if (ops->member != table##_##member) /* see ofi_swaps_close */                            \
             return ofi_missed(), ops->member arguments;                                           \
         const struct ofi_table *swapped = ofi_table_of(ops);                                      \
         const struct fi_ops_##table *inner = swapped->original;                                   \
