@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from ofi_run import (
 )
 
 from sigmatrace import api
+from sigmatrace.schema import Fate
 
 pytestmark = [
     pytest.mark.real,
@@ -34,6 +36,7 @@ MSG, TAG, RMA = 1, 2, 3
 HAS_TAG, HAS_DATA, TAG_UNKNOWN = 1, 2, 16
 SIZE_UNKNOWN, ORDER_UNCERTAIN, INLINE, NESTED = 1, 2, 4, 32
 NOWHERE = 2**64 - 1
+BELOW = RECV, Fate.PEER_UNKNOWN  # one of several connections, which nothing tells
 ONE_SIDED = {"P": PUT, "D": PUT_DATA, "G": GET, "A": ATOMIC, "F": FETCH}
 CANCELLED = 12  # posting order of the receive that ofi_pair takes back
 WITHOUT_CONTEXT = range(6, 12)  # of those that it posts with a NULL context
@@ -284,6 +287,31 @@ def test_both_ends_of_writes_with_data_are_matched(depth: int, tmp_path: Path) -
         assert Counter(f"{data:x}" for data, which, _ in flows if which == op) == sent
     matched = Counter(flow for _, _, flow in flows)
     assert 0 not in matched and set(matched.values()) == {2}
+
+
+def test_messages_of_the_provider_below_have_their_other_end_or_a_reason(tmp_path: Path) -> None:
+    command = [str(compiled("ofi_self")), "tcp;ofi_rxm"]
+    env = environment("hook", tmp_path / "run", "simple")
+    subprocess.run(command, env=env, check=True, timeout=90)
+    result = api.run(tmp_path / "run", export=["parquet"], out=tmp_path / "out")
+    ops = duckdb.sql(
+        f"""select depth, op, fate, flow, size_bytes
+        from '{result.out}/parquet/ops/*.parquet' where op in ({SEND}, {RECV})"""
+    ).fetchall()
+    sizes = [*range(1, 13), *range(50, 54), *range(70, 74)]
+    for op in (SEND, RECV):
+        assert sorted(row[4] for row in ops if row[:2] == (0, op)) == sizes
+        assert sum(row[:2] == (1, op) for row in ops) >= len(sizes)
+    pairs = defaultdict(list)
+    for depth, op, fate, flow, size in ops:
+        if flow:
+            pairs[flow].append((depth, op, size))
+        else:
+            assert depth == 1 and (fate == Fate.TAG_UNKNOWN or (op, fate) == BELOW)
+    for first, second in pairs.values():
+        assert {first[1], second[1]} == {SEND, RECV}
+        assert (first[0], first[2]) == (second[0], second[2])
+    assert sum(pair[0][0] == 1 for pair in pairs.values()) >= 4
 
 
 def test_an_unchosen_layer_writes_nothing(tmp_path: Path) -> None:

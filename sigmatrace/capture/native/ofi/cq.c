@@ -251,8 +251,41 @@ void ofi_cq_unbound(struct ofi_cq *cq, struct ofi_ep *ep, uint64_t flags)
     cq_put(cq);
 }
 
+/* The endpoint gets messages that will be recorded at its shared receive context, since nothing
+ * tells for whom they are: whoever matches its channels must know. */
+static void cq_untold(uint32_t endpoint)
+{
+    static const uint8_t kinds[] = {ST_KIND_MSG, ST_KIND_TAG};
+    for (size_t i = 0; i < sizeof(kinds); i++) {
+        const struct st_channel_key key = {
+            .object = endpoint,
+            .kind = kinds[i],
+            .dir = ST_IN,
+            .layer = ST_LAYER_OFI,
+            .flags = ST_TAG_UNKNOWN,
+            .peer = ST_UNKNOWN_PEER,
+        };
+        st_channel_get(&key);
+    }
+}
+
+static void cq_sharing(struct ofi_cq *cq, const struct ofi_ep *ep)
+{
+    bool mixed = __atomic_load_n(&cq->receives, __ATOMIC_ACQUIRE) > 1;
+    if (mixed)
+        cq_untold(ep->object);
+    for (size_t i = 0; i < OFI_CQ_SOURCES; i++) {
+        uint64_t entry = __atomic_load_n(&cq->endpoints[i], __ATOMIC_ACQUIRE);
+        if ((uint32_t)entry == ep->object)
+            __atomic_fetch_or(&cq->endpoints[i], OFI_CQ_SHARING, __ATOMIC_ACQ_REL);
+        else if (mixed && (entry & OFI_CQ_SHARING))
+            cq_untold((uint32_t)entry);
+    }
+}
+
 void ofi_cq_context(struct ofi_cq *cq, const struct ofi_ep *ep)
 {
+    cq_sharing(cq, ep);
     for (size_t i = 0; i < OFI_CQ_SOURCES; i++) {
         uint32_t space = 0;
         if (__atomic_compare_exchange_n(&cq->contexts[i], &space, ep->srx_space, false,

@@ -109,6 +109,7 @@ struct ofi_domain {
 
 #define OFI_CQ_CONNECTED (1ULL << 32)
 #define OFI_CQ_MIXED (1ULL << 33) /* others received on the queue in its time */
+#define OFI_CQ_SHARING (1ULL << 34) /* receives from a shared receive context */
 
 struct ofi_cq {
     struct ofi_swaps swaps;
