@@ -27,7 +27,9 @@ from sigmatrace.export.base import Exporter
 from sigmatrace.partition import Run
 from sigmatrace.plan import Plan
 from sigmatrace.stages.base import Exchange, Stage
+from sigmatrace.text import counted
 
+STRICT_HINT = "strict=true allows no loss; without it the rest is used"
 PACKAGES = ("dask", "distributed", "hydra-core", "msgpack", "numba", "numpy", "pyarrow")
 
 
@@ -143,6 +145,7 @@ def execute(settings: Settings, *, progress: TextIO | None = None) -> Result:
     )
     if settings.strict:
         _refuse_damage(indexed.run)
+        _refuse_open(indexed.run)
     with output.Output(settings.out, overwrite=settings.overwrite) as made:
         done = pipeline.correlate(indexed, chosen, made.staging, cluster, progress=progress)
         book = ledger.build(done.account, done.stages, done.exported)
@@ -167,9 +170,21 @@ def _refuse_damage(run: Run) -> None:
     if damage:
         first, more = damage[0], len(damage) - 1
         raise DataLossError(
-            f"{first['path']}: {first['size_bytes']} bytes {first['what']} at byte "
-            f"{first['offset']}" + (f", and {more} more places" if more else ""),
-            "strict=true allows no loss; without it the rest is used",
+            f"{first['path']}: {counted(first['size_bytes'], 'byte')} {first['what']} at byte "
+            f"{first['offset']}" + (f", and {counted(more, 'more place')}" if more else ""),
+            STRICT_HINT,
+        )
+
+
+def _refuse_open(run: Run) -> None:
+    """Refuse a run with a file without an end item: nobody knows what else it should hold."""
+    columns = (run.tables["processes"].column(name).to_pylist() for name in ("path", "end"))
+    found = [path for path, end in zip(*columns, strict=True) if not end]
+    if found:
+        more = f", and {counted(len(found) - 1, 'more file')}" if len(found) > 1 else ""
+        raise DataLossError(
+            f"{found[0]}: no end item (killed, replaced by exec, cut, or still running){more}",
+            STRICT_HINT,
         )
 
 
@@ -178,7 +193,7 @@ def _refuse_loss(book: Mapping[str, Any], folder: Path) -> None:
     if found:
         raise DataLossError(
             f"{folder}: {'; '.join(found)}",
-            "strict=true allows no loss; without it the rest is used",
+            STRICT_HINT,
         )
 
 

@@ -8,8 +8,12 @@ from typing import Any
 
 from sigmatrace.capture.account import Account
 from sigmatrace.export.base import Exported
+from sigmatrace.schema import EVENT_NAMES
+from sigmatrace.text import count_text, counted
 
-EVENT_SCHEMAS = ("op", "completion", "mark", "target", "aggregate")
+EVENT_SCHEMAS = tuple(schema.name.lower() for schema in EVENT_NAMES)
+NAMED = 3
+"""Files that a line names; the ledger has all."""
 Numbers = Mapping[str, Any]
 
 
@@ -60,20 +64,22 @@ def _equations(
     parts = sum(file.whole + file.damaged + file.cut + file.foreign for file in files)
     yield "bytes of files = whole + damaged + cut + foreign", size, parts
     for name, one in account.schemas.items():
-        found = one.read + one.damaged + one.bad_channel + one.missing
-        text = f"{name}: written + surplus = read + damaged + bad_channel + missing"
-        yield text, one.written + one.surplus, found
+        closed = one.read + one.damaged + one.bad_channel + one.unused
+        text = f"{name}: written + surplus = read + damaged + bad_channel + unused + missing"
+        yield text, one.written + one.surplus, closed + one.missing
+        open_ = one.read_open + one.damaged_open + one.bad_channel_open + one.unused_open
+        text = f"{name}: found in chunks = read + damaged + bad_channel + unused"
+        yield text, one.found, closed + open_
     read = read_counts(account)
     yield from _of_match(stages.get("match", {}), read)
-    if "operations" in stages.get("traffic", {}):
-        yield "traffic: operations = op records", stages["traffic"]["operations"], read["op"]
+    yield from _of_traffic(stages.get("traffic", {}), account, read)
     for name, own in stages.items():
         for equation in own.get("balance", ()):
             yield f"{name}: {equation['name']}", equation["left"], equation["right"]
     for name, counts in exports.items():
-        for schema in EVENT_SCHEMAS:
-            if f"{schema}_records" in counts:
-                yield f"{name}: {schema} records", counts[f"{schema}_records"], read[schema]
+        yield from _of_export(name, counts, stages, read)
+    if "perfetto" in exports:
+        yield from _of_perfetto(exports["perfetto"], stages.get("match", {}))
 
 
 def _of_match(match: Numbers, read: Mapping[str, int]) -> Iterator[tuple[str, int, int]]:
@@ -87,26 +93,93 @@ def _of_match(match: Numbers, read: Mapping[str, int]) -> Iterator[tuple[str, in
         yield text, match[what], match[f"{what}_matched"] + unmatched
 
 
+def _of_traffic(
+    traffic: Numbers, account: Account, read: Mapping[str, int]
+) -> Iterator[tuple[str, int, int]]:
+    if not traffic:
+        return
+    yield "traffic: operations = op records", traffic["operations"], read["op"]
+    text = "traffic: aggregated operations = those that aggregate records stand for"
+    yield text, traffic["aggregated_operations"], account.aggregated_operations
+    text = "traffic: aggregated bytes = those that aggregate records stand for"
+    yield text, traffic["aggregated_bytes"], account.aggregated_bytes
+
+
+def _of_export(
+    name: str, counts: Numbers, stages: Mapping[str, Numbers], read: Mapping[str, int]
+) -> Iterator[tuple[str, int, int]]:
+    """Yield what any exporter may tell: records by schema, and what it shows of the traffic."""
+    for schema in EVENT_SCHEMAS:
+        parts = [
+            f"{schema}_{what}" for what in ("records", "left_out") if f"{schema}_{what}" in counts
+        ]
+        if parts:
+            text = f"{name}: {' + '.join(parts)} = {schema} records".replace("_", " ")
+            yield text, sum(counts[part] for part in parts), read[schema]
+    if "traffic" not in stages or "traffic_operations" not in counts:
+        return
+    traffic = stages["traffic"]
+    operations = traffic["operations"] + traffic["aggregated_operations"]
+    yield f"{name}: operations of the traffic", counts["traffic_operations"], operations
+    if not traffic["byte_sums_beyond_u64"]:
+        yield f"{name}: bytes of the traffic", counts["traffic_bytes"], traffic["size_bytes"]
+
+
+def _of_perfetto(counts: Numbers, match: Numbers) -> Iterator[tuple[str, int, int]]:
+    regions = ("regions_closed", "regions_open", "mark_instants")
+    events = counts["op_records"] + counts["completion_records"]
+    text = (
+        "perfetto: slices + instants = operations + completions + regions + instants of the program"
+    )
+    shown = events + sum(counts[key] for key in regions)
+    yield text, counts["slices"] + counts["instants"], shown
+    text = "perfetto: marks = 2 closed regions + open + stray ends + instants + counters + unknown"
+    ends = counts["regions_closed"] + counts["regions_stray_ends"]
+    others = counts["mark_counters"] + counts["mark_unknown"]
+    marks = sum(counts[key] for key in regions) + ends + others
+    yield text, counts["mark_records"], marks
+    text = "perfetto: counters = those of the program + those of the traffic"
+    yield text, counts["counters"], counts["mark_counters"] + counts["traffic_counters"]
+    if match:
+        text = "perfetto: matched = flows + receives before their sends"
+        flows = counts["flows"] + counts["flows_backwards"]
+        yield text, match["sends_matched"], flows
+
+
 def losses(ledger: Numbers) -> list[str]:
     """Return what was lost, damaged or left out, one phrase each; empty if nothing was."""
-    found = []
-    sizes = ledger["capture"]["bytes"]
+    capture = ledger["capture"]
+    found = [*_ends(capture)]
+    sizes = capture["bytes"]
     for kind in ("damaged", "cut", "foreign"):
         if sizes[kind]:
-            found.append(f"{sizes[kind]} bytes {kind}")
+            found.append(f"{counted(sizes[kind], 'byte')} {kind}")
     for name, one in ledger["records"].items():
-        for kind in ("dropped", "missing", "surplus", "bad_channel"):
-            if one[kind]:
-                found.append(f"{one[kind]} {name} records {kind.replace('_', ' ')}")
-        if one["damaged"] + one["damaged_open"]:
-            found.append(f"{one['damaged'] + one['damaged_open']} {name} records damaged")
+        for kind in ("dropped", "missing", "surplus", "bad_channel", "damaged"):
+            count = one[kind] + one.get(f"{kind}_open", 0)
+            if count:
+                found.append(f"{counted(count, f'{name} record')} {kind.replace('_', ' ')}")
+        if one["gap_chunks"]:
+            found.append(f"{counted(one['gap_chunks'], f'{name} chunk')} missing in the numbering")
     for kind in ("lost_at_capture", "unknown"):
-        for reason, count in ledger["capture"][kind].items():
+        for reason, count in capture[kind].items():
             what = "lost at capture" if kind == "lost_at_capture" else "not understood"
-            found.append(f"{count} {what} ({reason})")
-    if ledger["capture"]["unknown_channel"]:
-        found.append(f"{ledger['capture']['unknown_channel']} records of unknown channels")
+            found.append(f"{count_text(count)} {what} ({reason})")
+    if capture["unknown_channel"]:
+        found.append(f"{counted(capture['unknown_channel'], 'record')} of unknown channels")
     return found
+
+
+def _ends(capture: Numbers) -> Iterator[str]:
+    """Yield a phrase for files without an end item, and for each that ended before its time."""
+    paths = capture["open_files"]
+    if paths:
+        few = ", ".join(path.rpartition("/")[2] for path in paths[:NAMED])
+        more = f", and {len(paths) - NAMED} more" if len(paths) > NAMED else ""
+        why = "killed, replaced by exec, cut, or still running"
+        yield f"{counted(len(paths), 'file')} without an end item: {why} ({few}{more})"
+    for path, reason in capture["stopped_files"].items():
+        yield f"recording stopped early in {path.rpartition('/')[2]} ({reason})"
 
 
 def violated(ledger: Numbers) -> list[str]:

@@ -9,6 +9,7 @@ flow through the pipeline. Columns carry their unit in their name: ``_ns``,
 from __future__ import annotations
 
 from enum import IntEnum, IntFlag
+from typing import Any
 
 import numpy as np
 
@@ -39,6 +40,8 @@ class Schema(IntEnum):
     MARK = 4
     AGGREGATE = 5
     TARGET = 6
+    REQUEST = 7
+    CQE = 8
 
 
 class Op(IntEnum):
@@ -54,6 +57,8 @@ class Op(IntEnum):
     CANCEL = 8
     PROBE = 9
     PUT_DATA = 10
+    BIND = 11
+    INVALIDATE = 12
 
 
 class OpClass(IntEnum):
@@ -81,6 +86,7 @@ class OpFlag(IntFlag):
     FAILED = 8
     SYNC = 16
     NESTED = 32
+    SIGNALED = 64
 
 
 class Kind(IntEnum):
@@ -106,6 +112,7 @@ class Layer(IntEnum):
     OFI = 1
     UCP = 2
     UCT = 3
+    VERBS = 4
 
 
 class ChannelFlag(IntFlag):
@@ -127,72 +134,39 @@ class MarkKind(IntEnum):
     INSTANT = 4
 
 
+def _layout(text: str) -> np.dtype:
+    """Return the packed little-endian dtype of ``"name:type ..."``; ``pad:3u1`` is an array."""
+    fields: list[tuple[Any, ...]] = []
+    for name, _, kind in (field.partition(":") for field in text.split()):
+        count, kind = (kind[:-2], kind[-2:])
+        fields.append((name, f"<{kind}", (int(count),)) if count else (name, f"<{kind}"))
+    return np.dtype(fields)
+
+
 RECORDS: dict[Schema, np.dtype] = {
-    Schema.OP: np.dtype(
-        [
-            ("t_tsc", "<u8"),
-            ("size_bytes", "<u8"),
-            ("channel", "<u4"),
-            ("ordinal", "<u4"),
-            ("op", "u1"),
-            ("call", "u1"),
-            ("depth", "u1"),
-            ("flags", "u1"),
-            ("aux", "<u4"),
-        ]
+    Schema.OP: _layout(
+        "t_tsc:u8 size_bytes:u8 channel:u4 ordinal:u4 op:u1 call:u1 depth:u1 flags:u1 aux:u4"
     ),
-    Schema.CHANNEL: np.dtype(
-        [
-            ("t_tsc", "<u8"),
-            ("peer", "<u8"),
-            ("tag", "<u8"),
-            ("data", "<u8"),
-            ("id", "<u4"),
-            ("object", "<u4"),
-            ("kind", "u1"),
-            ("dir", "u1"),
-            ("layer", "u1"),
-            ("flags", "u1"),
-            ("thread_shared", "<u4"),
-        ]
+    Schema.CHANNEL: _layout(
+        "t_tsc:u8 peer:u8 tag:u8 data:u8 id:u4 object:u4 kind:u1 dir:u1 layer:u1 flags:u1"
+        " thread_shared:u4"
     ),
-    Schema.COMPLETION: np.dtype(
-        [
-            ("t_tsc", "<u8"),
-            ("size_bytes", "<u8"),
-            ("channel", "<u4"),
-            ("ordinal", "<u4"),
-            ("status", "<i4"),
-            ("op", "u1"),
-            ("call", "u1"),
-            ("depth", "u1"),
-            ("flags", "u1"),
-        ]
+    Schema.COMPLETION: _layout(
+        "t_tsc:u8 size_bytes:u8 channel:u4 ordinal:u4 status:i4 op:u1 call:u1 depth:u1 flags:u1"
     ),
-    Schema.MARK: np.dtype(
-        [("t_tsc", "<u8"), ("value", "<f8"), ("name", "<u4"), ("kind", "u1"), ("pad", "u1", (3,))]
+    Schema.MARK: _layout("t_tsc:u8 value:f8 name:u4 kind:u1 pad:3u1"),
+    Schema.AGGREGATE: _layout(
+        "count:u8 size_bytes:u8 channel:u4 op:u1 depth:u1 pad:2u1 size_log2_max:u1"
+        " size_log2_min:u1 pad2:6u1"
     ),
-    Schema.AGGREGATE: np.dtype(
-        [
-            ("count", "<u8"),
-            ("size_bytes", "<u8"),
-            ("channel", "<u4"),
-            ("op", "u1"),
-            ("depth", "u1"),
-            ("pad", "u1", (2,)),
-            ("size_log2_max", "u1"),
-            ("size_log2_min", "u1"),
-            ("pad2", "u1", (6,)),
-        ]
+    Schema.TARGET: _layout("raddr:u8 rkey:u8 context:u8 channel:u4 ordinal:u4"),
+    Schema.REQUEST: _layout(
+        "t_tsc:u8 wr_id:u8 raddr:u8 size_bytes:u4 rkey:u4 imm:u4 object:u4 position:u4"
+        " opcode:u1 sges:u1 flags:u1 queue:u1"
     ),
-    Schema.TARGET: np.dtype(
-        [
-            ("raddr", "<u8"),
-            ("rkey", "<u8"),
-            ("context", "<u8"),
-            ("channel", "<u4"),
-            ("ordinal", "<u4"),
-        ]
+    Schema.CQE: _layout(
+        "t_tsc:u8 posted_tsc:u8 wr_id:u8 size_bytes:u4 imm:u4 object:u4 position:u4 first:u4"
+        " opcode:u1 status:u1 flags:u1 queue:u1"
     ),
 }
 """Record layouts, packed and little-endian, by schema number."""
@@ -282,6 +256,21 @@ INDEX_TABLES: Columns = {
         "born_tsc": "u8",
         "gone_tsc": "u8",
     },
+    # Ports of NICs, by the process that opened them (layer verbs); numa: 2^32-1 when unknown.
+    "ports": {
+        "proc": "i4",
+        "object": "u4",
+        "device": "str",
+        "node_guid": "u8",
+        "numa": "u4",
+        "port": "u1",
+        "lid": "u4",
+        "link_layer": "str",
+        "mtu_bytes": "u4",
+        "rate_mbps": "u4",
+        "netdev": "str",
+    },
+    "gids": {"proc": "i4", "port": "u4", "index": "u4", "gid": "str", "type": "str"},
     "addresses": {"proc": "i4", "av": "u4", "addr": "u8", "name": "str"},
     "names": {"proc": "i4", "name": "u4", "text": "str"},
     "libraries": {
@@ -304,6 +293,8 @@ EVENT_NAMES = {
     Schema.MARK: "marks",
     Schema.TARGET: "targets",
     Schema.AGGREGATE: "aggregates",
+    Schema.REQUEST: "requests",
+    Schema.CQE: "cqes",
 }
 """Event table by schema. Channels are not events; the index holds them."""
 

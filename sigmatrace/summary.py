@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from sigmatrace import ledger
-from sigmatrace.export.amounts import byte_text, count_text, initiated, layer_text
+from sigmatrace.export.amounts import initiated, layer_text
 from sigmatrace.partition import Run
+from sigmatrace.text import byte_text, count_text, counted
 
 TOP = 5
 
@@ -45,20 +46,25 @@ def text(
 
 def _events(run: Run, book: Mapping[str, Any]) -> Iterator[str]:
     counts = {name: one["read"] + one["read_open"] for name, one in book["records"].items()}
-    shown = {"op": "operations", "completion": "completions", "mark": "marks", "target": "targets",
-             "aggregate": "aggregate rows"}  # fmt: skip
-    parts = [f"{count_text(counts[key])} {word}" for key, word in shown.items() if counts[key]]
+    shown = {"op": "operation", "completion": "completion", "mark": "mark", "target": "target",
+             "aggregate": "aggregate row"}  # fmt: skip
+    parts = [counted(counts[key], word) for key, word in shown.items() if counts[key]]
+    if counts["aggregate"]:
+        parts[-1] += f" for {counted(book['capture']['aggregated_operations'], 'operation')}"
     processes = run.tables["processes"]
     hosts = len(set(processes.column("host").to_pylist()))
     yield (
-        f"events     {', '.join(parts) or 'none'} of {processes.num_rows} processes "
-        f"on {hosts} host{'s' if hosts != 1 else ''}"
+        f"events     {', '.join(parts) or 'none'} of "
+        f"{counted(processes.num_rows, 'process', 'processes')} on {counted(hosts, 'host')}"
     )
 
 
 def _matching(book: Mapping[str, Any]) -> Iterator[str]:
     match = book["stages"].get("match")
     if not match:
+        return
+    if not match["ops"] and book["records"]["aggregate"]["found"]:
+        yield "matched    nothing: mode aggregate keeps no single messages"
         return
     for what in ("sends", "receives"):
         total, good = match[what], match[f"{what}_matched"]
@@ -67,6 +73,10 @@ def _matching(book: Mapping[str, Any]) -> Iterator[str]:
         for reason, count in match[f"{what}_unmatched"].items():
             if count:
                 yield f"             {count_text(count)} {reason.replace('_', ' ')}"
+    backwards = book["exports"].get("perfetto", {}).get("flows_backwards", 0)
+    if backwards:
+        shown = count_text(backwards)
+        yield f"             {shown} without an arrow: received before sent (clocks)"
     if match["one_sided"]:
         yield f"one-sided  {count_text(match['one_sided'])}"
 
@@ -74,9 +84,6 @@ def _matching(book: Mapping[str, Any]) -> Iterator[str]:
 def _losses(book: Mapping[str, Any]) -> Iterator[str]:
     found = ledger.losses(book)
     yield f"lost       {'; '.join(found) if found else 'nothing'}"
-    open_files = book["capture"]["open_files"]
-    if open_files:
-        yield f"             {open_files} files have no end: killed, cut, or still running"
 
 
 def _clocks(run: Run) -> Iterator[str]:
@@ -107,5 +114,5 @@ def _talkers(run: Run) -> Iterator[str]:
         for number, at in enumerate(top):
             src, dst = (labels[proc] if proc >= 0 else "unknown" for proc in pairs[:, at])
             head = f"top {layer_text(int(layer))}" if number == 0 else ""
-            amount = f"{byte_text(int(size_bytes[at]))} in {count_text(int(count[at]))} operations"
+            amount = f"{byte_text(int(size_bytes[at]))} in {counted(int(count[at]), 'operation')}"
             yield f"{head:10} {src} -> {dst}: {amount}"

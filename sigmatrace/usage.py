@@ -15,7 +15,7 @@ Options
                        cluster.workers=N; distributed: cluster.address=tcp://HOST:PORT
   preset=NAME          summary (json, csv), everything (all exporters)
   overwrite=true       replace an output that is already there
-  strict=true          any lost or damaged data is an error
+  strict=true          any lost or damaged data, or a file without an end, is an error
   run_id=ID            which run to read, when files of several lie in the folder
   partition_mb=N       event bytes of a partition, MiB        default: 12
 

@@ -79,7 +79,7 @@ def partition(
     marks: Sequence[dict[str, Any]] = (),
 ) -> Partition:
     """Return a partition; ``t`` of a row is its time after ``BASE`` in ns."""
-    rows = {"ops": ops, "completions": completions, "marks": marks}
+    rows = {"ops": ops, "completions": completions, "marks": marks, "targets": (), "aggregates": ()}
     return Partition(
         number,
         {

@@ -17,33 +17,45 @@ from sigmatrace.capture.read import ReadLoss
 from sigmatrace.capture.tables import rows
 from sigmatrace.schema import Schema
 
+COMPLETE = ("exit", "stop")
+"""Reasons of end items after which nothing is missing."""
+
 
 @dataclass
 class SchemaAccount:
     """Records of one schema, over the run.
 
     Over the files with an end item,
-    ``written + surplus = read + damaged + bad_channel + missing``.
+    ``written + surplus = read + damaged + bad_channel + unused + missing``. Over all files,
+    ``found = read + damaged + bad_channel + unused``, with and without an end item.
 
     Attributes:
+        found: In the chunks of all files, as their prefixes say, before any data was looked at.
         written: As the end items say.
         read: From files with an end item (ring files included).
         read_open: From files without one (cut, killed, replaced, or still running).
         damaged: In chunks of files with an end item that were found but cannot be read.
         damaged_open: The same for files without an end item.
         bad_channel: Left out because their channel does not exist.
+        bad_channel_open: The same for files without an end item.
+        unused: Rows of aggregates that were never used; they stand for nothing.
+        unused_open: The same for files without an end item.
         missing: Written, as the end item says, but not found.
         surplus: Found beyond what the end item says.
         dropped: Dropped at capture.
         gap_chunks: Chunks that are missing in the numbering of their threads.
     """
 
+    found: int = 0
     written: int = 0
     read: int = 0
     read_open: int = 0
     damaged: int = 0
     damaged_open: int = 0
     bad_channel: int = 0
+    bad_channel_open: int = 0
+    unused: int = 0
+    unused_open: int = 0
     missing: int = 0
     surplus: int = 0
     dropped: int = 0
@@ -78,8 +90,11 @@ class Account:
         lost_at_capture: What the processes could not record, by reason.
         unknown: What was skipped because this reader does not know it, counted by what.
         unknown_channel: Records that are in the tables without their channel being known.
-        unused_rows: Rows of aggregates that were never used; they are no records.
-        open_files: Files without an end item.
+        aggregated_operations: Operations that the aggregate records read stand for.
+        aggregated_bytes: Bytes of these operations.
+        open_files: Files without an end item: the process was killed, replaced by exec, or still
+            runs, or the file was cut. How much is missing cannot be known.
+        stopped_files: Files whose recording stopped before its time, and why.
     """
 
     files: list[FileAccount]
@@ -88,16 +103,22 @@ class Account:
     lost_at_capture: dict[str, int] = field(default_factory=dict)
     unknown: dict[str, int] = field(default_factory=dict)
     unknown_channel: int = 0
-    unused_rows: int = 0
-    open_files: int = 0
+    aggregated_operations: int = 0
+    aggregated_bytes: int = 0
+    open_files: list[str] = field(default_factory=list)
+    stopped_files: dict[str, str] = field(default_factory=dict)
 
     def is_lossless(self) -> bool:
         """Return whether nothing at all was lost, damaged, unknown or left out."""
         totals = self.schemas.values()
-        lost = sum(x.missing + x.surplus + x.dropped + x.bad_channel for x in totals)
+        lost = sum(
+            x.missing + x.surplus + x.dropped + x.bad_channel + x.bad_channel_open + x.gap_chunks
+            for x in totals
+        )
         bad_bytes = sum(file.size_bytes - file.whole for file in self.files)
         other = sum(self.lost_at_capture.values()) + sum(self.unknown.values())
-        return not (lost or bad_bytes or other or self.lost_chunks or self.unknown_channel)
+        ends = self.open_files or self.stopped_files
+        return not (lost or bad_bytes or other or ends or self.lost_chunks or self.unknown_channel)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain numbers and strings, with byte totals over all files."""
@@ -122,8 +143,8 @@ def account(indexes: Sequence[FileIndex], bases: Sequence[ProcessBase], loss: Re
     schemas = {schema: SchemaAccount() for schema in Schema}
     files, unknown, at_capture = [], Counter[str](), Counter[str]()
     all_lost = []
-    for base in bases:
-        index = indexes[base.index]
+    of_run = [indexes[base.index] for base in bases]
+    for base, index in zip(bases, of_run, strict=True):
         here = lost[index.path] + lost[index.ring]
         files.append(_file(index, base.proc, here))
         all_lost += index.lost + here
@@ -139,8 +160,14 @@ def account(indexes: Sequence[FileIndex], bases: Sequence[ProcessBase], loss: Re
         lost_at_capture=dict(at_capture),
         unknown=dict(unknown),
         unknown_channel=loss.unknown_channel,
-        unused_rows=loss.unused_rows,
-        open_files=sum(indexes[base.index].end is None for base in bases),
+        aggregated_operations=loss.operations,
+        aggregated_bytes=loss.operation_bytes,
+        open_files=[index.path for index in of_run if index.end is None],
+        stopped_files={
+            index.path: index.end.reason
+            for index in of_run
+            if index.end and index.end.reason not in COMPLETE
+        },
     )
 
 
@@ -183,18 +210,25 @@ def _add(
     key = base.proc, int(schema)
     read = index.channel_rows if schema == Schema.CHANNEL else loss.read[key]
     damaged = sum(x.records for x in (*index.lost, *lost) if x.schema == schema)
-    total.bad_channel += loss.bad_channel[key]
+    bad, unused = loss.bad_channel[key], loss.unused[key]
     chunks = index.chunks[index.chunks["schema"] == schema]
+    # What the index lost it has taken out of its chunks.
+    total.found += int(chunks["count"].sum())
+    total.found += sum(x.records for x in index.lost if x.schema == schema)
     total.gap_chunks += _gaps(chunks)
     if index.end is None:
         total.read_open += read
+        total.bad_channel_open += bad
+        total.unused_open += unused
         total.damaged_open += damaged
         total.dropped += _dropped(chunks, {x.offset for x in lost})
         return
     written = index.end.written.get(schema, 0)
-    found = read + damaged + loss.bad_channel[key]
+    found = read + damaged + bad + unused
     total.written += written
     total.read += read
+    total.bad_channel += bad
+    total.unused += unused
     total.damaged += damaged
     total.missing += max(0, written - found)
     total.surplus += max(0, found - written)

@@ -14,9 +14,9 @@ from sigmatrace.capture.index import (
     FileIndex,
     find_rank_files,
     index_file,
-    mapped,
 )
 from sigmatrace.capture.report import Captured
+from sigmatrace.capture.view import opened
 from sigmatrace.errors import ChunkFormatError, RunNotFoundError
 from sigmatrace.schema import OP_CLASS, RECORDS, Item, OpClass, Schema
 
@@ -28,7 +28,7 @@ def first_run_id(folder: Path) -> str | None:
     """Return the run id of a folder's first rank file; None when no file tells one."""
     for path in sorted(folder.glob("*.msgpack")):
         try:
-            with mapped(path) as data:
+            with opened(path) as data:
                 span = next(items.walk(data), None)
                 if span and span.what == items.WHOLE and span.kind == Item.HEADER:
                     return headers.from_item(items.body(data, span), path).run_id
@@ -76,6 +76,7 @@ def _captured(index: FileIndex) -> Captured:
         program=header.command.split(" ")[0].rpartition("/")[2],
         libraries=tuple(dict.fromkeys((x["name"], x["version"], x["how"]) for x in libraries)),
         operations=operations,
+        marks=int(index.chunks["count"][index.chunks["schema"] == Schema.MARK].sum()),
         moves_data=_moves_data(index, operations),
         size_bytes=size,
         dropped=dropped,
@@ -103,11 +104,12 @@ def _moves_data(index: FileIndex, operations: int) -> bool:
 def _rows(index: FileIndex, *schemas: Schema) -> Iterator[np.ndarray]:
     chunks = index.chunks[np.isin(index.chunks["schema"], schemas)]
     for source in np.unique(chunks["source"]):
-        with mapped(index.ring if source == FROM_RING else index.path) as data:
+        with opened(index.ring if source == FROM_RING else index.path) as data:
             for chunk in chunks[chunks["source"] == source]:
                 dtype = RECORDS[Schema(int(chunk["schema"]))]
-                rows = np.frombuffer(data, dtype, int(chunk["count"]), int(chunk["data"]))
-                yield rows
+                first = int(chunk["data"])
+                size = int(chunk["count"]) * dtype.itemsize
+                yield np.frombuffer(data[first : first + size], dtype)
 
 
 def _dropped(index: FileIndex) -> int:

@@ -24,12 +24,16 @@ class Added(NamedTuple):
         unknown_channel: Of these, rows whose channel record is lost.
         bad_channel: Records left out because their channel does not exist.
         unused: Aggregate rows that were never used.
+        operations: Operations that the aggregate rows stand for.
+        size_bytes: Bytes of these operations.
     """
 
     rows: int
     unknown_channel: int = 0
     bad_channel: int = 0
     unused: int = 0
+    operations: int = 0
+    size_bytes: int = 0
 
 
 class EventTable:
@@ -115,7 +119,11 @@ class EventTable:
         for name, column in self._columns.items():
             if name not in ("proc", "thread"):
                 column[here] = numbers[name] if name in numbers else records[name]
-        return Added(len(records), unknown, bad, unused)
+        if self._schema != Schema.AGGREGATE:
+            return Added(len(records), unknown, bad)
+        # Python's integers: a sum of sums may be beyond 64 bits.
+        operations, size_bytes = (sum(records[key].tolist()) for key in ("count", "size_bytes"))
+        return Added(len(records), unknown, bad, unused, operations, size_bytes)
 
 
 def _channel_numbers(base: ProcessBase, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import mmap
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,8 +17,10 @@ from sigmatrace.capture import items, ring
 from sigmatrace.capture.header import Header
 from sigmatrace.capture.names.fields import integer, text
 from sigmatrace.capture.objects import KNOWN_TYPES, object_tables, thread_names
+from sigmatrace.capture.view import opened
 from sigmatrace.errors import RunNotFoundError
 from sigmatrace.schema import ITEM_MAGIC, RECORDS, Item, Schema
+from sigmatrace.text import counted
 
 SUFFIX, RING_SUFFIX = ".msgpack", ".ring"
 FROM_FILE, FROM_RING = 0, 1
@@ -102,6 +103,9 @@ class LostChunk(NamedTuple):
     reason: str
 
 
+_NO_CHANNELS = np.empty(0, RECORDS[Schema.CHANNEL])
+
+
 @dataclass
 class FileIndex:
     """What is in a rank file (and its ring file), without the data of events.
@@ -129,9 +133,9 @@ class FileIndex:
     problem: str = ""
     header: Header = field(default_factory=lambda: Header("", -1, 0))
     chunks: np.ndarray = field(default_factory=lambda: np.empty(0, CHUNK))
-    channels: np.ndarray = field(default_factory=lambda: np.empty(0, RECORDS[Schema.CHANNEL]))
+    channels: np.ndarray = field(default_factory=lambda: _NO_CHANNELS)
     channel_rows: int = 0
-    tables: dict[str, pa.Table] = field(default_factory=lambda: object_tables({}, ""))
+    tables: dict[str, pa.Table] = field(default_factory=lambda: object_tables({}, _NO_CHANNELS, ""))
     threads: dict[int, str] = field(default_factory=dict)
     clocks: list[tuple[int, int, int, str]] = field(default_factory=list)
     end: End | None = None
@@ -172,10 +176,10 @@ def find_rank_files(folder: str | Path) -> list[Path]:
             f"no trace files (*{SUFFIX}) in {folder}",
             "nothing was recorded there; see what sigmatrace-capture said",
         )
+    others = len(files) - 1
+    more = f" and {counted(others, 'other')} are" if others else " is"
     raise RunNotFoundError(
-        f"no trace files in {folder}: {files[0].name}"
-        + (f" and {len(files) - 1} more" if len(files) > 1 else "")
-        + " are not of SigmaTrace's format",
+        f"no trace files in {folder}: {files[0].name}{more} not of SigmaTrace's format",
         "give the folder of a capture",
     )
 
@@ -188,30 +192,14 @@ def index_file(path: str | Path) -> FileIndex:
     """
     path = Path(path)
     try:
-        with mapped(path) as data:
-            builder = _Builder(path, data)
-            builder.read_items()
+        with opened(path) as data:
+            builder = _Builder(path, len(data), data[: len(ITEM_MAGIC)])
+            builder.read_items(data)
     except OSError:
         return FileIndex(str(path), 0, "unreadable", damage=[(0, 0, "unreadable")])
-    with suppress(OSError), mapped(builder.index.ring) as data:
+    with suppress(OSError), opened(builder.index.ring) as data:
         builder.read_ring(data)
     return builder.finish()
-
-
-@contextmanager
-def mapped(path: str | Path) -> Iterator[items.FileData]:
-    """Map a file for reading; an empty file gives empty bytes.
-
-    Raises:
-        OSError: It cannot be opened.
-    """
-    with Path(path).open("rb") as file:
-        size = file.seek(0, 2)
-        if size == 0:
-            yield b""
-            return
-        # Not closed by hand: numpy views keep the mapping, and unmap it when they go.
-        yield mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
 
 
 def _may_be_rank_file(path: Path) -> bool:
@@ -228,16 +216,16 @@ def _may_be_rank_file(path: Path) -> bool:
 class _Builder:
     """Sorts the items of one file, and the segments of its ring."""
 
-    def __init__(self, path: Path, data: items.FileData) -> None:
-        self.data = data
+    def __init__(self, path: Path, size_bytes: int, begin: bytes) -> None:
         self.path = path
-        self.index = FileIndex(str(path), len(data))
+        self.begins_well = ITEM_MAGIC.startswith(begin)
+        self.index = FileIndex(str(path), size_bytes)
         self.header: Header | None = None
         self.objects: dict[int, dict[str, Any]] = {}
         self.chunks: list[ChunkRow] = []
         self.channels: list[np.ndarray] = []
 
-    def read_items(self) -> None:
+    def read_items(self, data: items.FileData) -> None:
         """Walk the rank file once."""
         handlers: dict[int, Callable[[dict[str, Any]], None]] = {
             Item.HEADER: self._header,
@@ -245,16 +233,16 @@ class _Builder:
             Item.CLOCK: self._clock,
             Item.END: self._end,
         }
-        for span in items.walk(self.data):
+        for span in items.walk(data):
             if span.what != items.WHOLE:
                 self.index.damage.append((span.offset, span.size, span.what))
                 continue
             self.index.whole_bytes += span.size
             try:
                 if span.kind == Item.CHUNK:
-                    self._chunk(span)
+                    self._chunk(data, span)
                 elif span.kind in handlers:
-                    handlers[span.kind](items.body(self.data, span))
+                    handlers[span.kind](items.body(data, span))
                 else:
                     raise items.ItemError(f"item kind {span.kind}")
             except items.ItemError as error:
@@ -277,8 +265,7 @@ class _Builder:
         """Return the index of all that was read."""
         index = self.index
         header = self.header or headers.from_name(self.path)
-        begins_well = ITEM_MAGIC.startswith(bytes(self.data[: len(ITEM_MAGIC)]))
-        if header is None or not (begins_well or index.whole_bytes):
+        if header is None or not (self.begins_well or index.whole_bytes):
             return FileIndex(
                 index.path, index.size_bytes, "foreign", damage=[(0, index.size_bytes, "foreign")]
             )
@@ -289,7 +276,7 @@ class _Builder:
             rows = np.concatenate(self.channels)
             index.channel_rows = len(rows)
             index.channels = rows[np.unique(rows["id"], return_index=True)[1]]
-        index.tables = object_tables(self.objects, header.host)
+        index.tables = object_tables(self.objects, index.channels, header.host)
         index.threads = thread_names(self.objects)
         return index
 
@@ -299,7 +286,7 @@ class _Builder:
             raise items.ItemError("a second header")
         self.header = header
 
-    def _chunk(self, span: items.Span) -> None:
+    def _chunk(self, data: items.FileData, span: items.Span) -> None:
         chunk = span.chunk
         if chunk is None:
             raise items.ItemError("layout of a chunk")
@@ -312,17 +299,19 @@ class _Builder:
             raise items.ItemError(f"record size of schema {chunk.schema}")
         first = span.offset + items.CHUNK_HEAD_BYTES
         if chunk.schema == Schema.CHANNEL:
-            if not (span.checked or items.is_intact(self.data, span.offset, span.size)):
+            item = data[span.offset : span.offset + span.size]
+            if not (span.checked or items.is_intact(item)):
                 self.index.lose(span.offset, span.size, chunk.schema, chunk.records)
                 return
-            self._take_channels(self.data, first, chunk.records)
+            self._take_channels(data, first, chunk.records)
         row = (span.offset, span.size, first, chunk.records, chunk.seq)
         times = chunk.first_tsc, chunk.last_tsc
         key = chunk.dropped, chunk.thread, chunk.schema
         self.chunks.append(ChunkRow(*row, *times, *key, FROM_FILE, span.checked))
 
     def _take_channels(self, data: items.FileData, first: int, count: int) -> None:
-        self.channels.append(np.frombuffer(data, RECORDS[Schema.CHANNEL], count, first).copy())
+        dtype = RECORDS[Schema.CHANNEL]
+        self.channels.append(np.frombuffer(data[first : first + count * dtype.itemsize], dtype))
 
     def _object(self, fields: dict[str, Any]) -> None:
         number, kind = integer(fields, "id"), text(fields, "type")

@@ -11,7 +11,6 @@ bytes are damaged. So the accounting is the same whether the data was read or no
 
 from __future__ import annotations
 
-import mmap
 import struct
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -19,10 +18,11 @@ from typing import Any, NamedTuple
 import msgpack
 
 from sigmatrace.capture.crc import crc32c
+from sigmatrace.capture.view import FileView
 from sigmatrace.schema import ITEM_BODY_MAX_BYTES, ITEM_MAGIC, ITEM_PREFIX_BYTES, RECORDS, Item
 
-FileData = bytes | mmap.mmap
-"""A whole file: read, or mapped."""
+FileData = bytes | FileView
+"""A whole file: in memory, or read piece by piece."""
 
 WHOLE, DAMAGED, CUT = "whole", "damaged", "cut"
 
@@ -93,18 +93,17 @@ def walk(data: FileData, *, verify: bool = False) -> Iterator[Span]:
         data: The whole file.
         verify: Also verify chunks whose frame fits, which reads all data.
     """
-    view = memoryview(data)
-    search = _Search(data, view)
+    search = _Search(data)
     at = 0
-    while at < len(view):
-        span = _item_at(view, at, verify)
+    while at < len(data):
+        span = _item_at(data, at, verify)
         if span is not None:
             yield span
             at += span.size
             continue
         found = search.after(at)
-        end = found.offset if found else len(view)
-        is_cut = found is None and _reaches_beyond(view, at)
+        end = found.offset if found else len(data)
+        is_cut = found is None and _reaches_beyond(data, at)
         yield Span(CUT if is_cut else DAMAGED, at, end - at)
         at = end
         if found is not None:
@@ -121,7 +120,7 @@ def body(data: FileData, span: Span) -> dict[str, Any]:
     Raises:
         ItemError: It is not one msgpack map with text keys, or it holds extension types.
     """
-    raw = memoryview(data)[span.offset + ITEM_PREFIX_BYTES : span.offset + span.size]
+    raw = data[span.offset + ITEM_PREFIX_BYTES : span.offset + span.size]
     try:
         unpacker = msgpack.Unpacker(max_buffer_size=max(len(raw), 1))
         unpacker.feed(raw)
@@ -140,63 +139,63 @@ def body(data: FileData, span: Span) -> dict[str, Any]:
     return decoded
 
 
-def is_intact(data: FileData | memoryview, offset: int, size: int) -> bool:
-    """Return whether the item at ``offset`` (``size`` bytes in all) has a right checksum."""
-    stored = _PREFIX.unpack_from(data, offset)[2]
-    return bool(stored == crc32c(memoryview(data)[offset + _CRC_FROM : offset + size]))
+def is_intact(item: bytes | memoryview) -> bool:
+    """Return whether the item that these bytes are has a right checksum."""
+    stored = _PREFIX.unpack_from(item)[2]
+    return bool(stored == crc32c(memoryview(item)[_CRC_FROM:]))
 
 
-def _frame(view: memoryview, at: int) -> tuple[int, int] | None:
+def _frame(data: FileData, at: int) -> tuple[int, int] | None:
     """Return (kind, bytes of the whole item) if a well-formed prefix is at ``at``."""
-    if at + ITEM_PREFIX_BYTES > len(view):
+    if at + ITEM_PREFIX_BYTES > len(data):
         return None
-    magic, u32, _, kind, u32_too, length = _PREFIX.unpack_from(view, at)
+    prefix = data[at : at + ITEM_PREFIX_BYTES]
+    magic, u32, _, kind, u32_too, length = _PREFIX.unpack(prefix)
     well_formed = magic == ITEM_MAGIC and u32 == u32_too == 0xCE and kind < 0x80
     if not well_formed or length > ITEM_BODY_MAX_BYTES:
         return None
     return kind, ITEM_PREFIX_BYTES + length
 
 
-def _item_at(view: memoryview, at: int, verify: bool) -> Span | None:
+def _item_at(data: FileData, at: int, verify: bool) -> Span | None:
     """Return the item at ``at``; a chunk whose frame fits may come back as damaged."""
-    frame = _frame(view, at)
-    if frame is None or at + frame[1] > len(view):
+    frame = _frame(data, at)
+    if frame is None or at + frame[1] > len(data):
         return None
     kind, size = frame
-    chunk = _chunk_at(view, at, size) if kind == Item.CHUNK else None
-    fits = chunk is not None and _frame_fits(view, at + size, chunk)
+    chunk = _chunk_at(data, at, size) if kind == Item.CHUNK else None
+    fits = chunk is not None and _frame_fits(data, at + size, chunk)
     if fits and not verify:
         return Span(WHOLE, at, size, kind, chunk)
-    if is_intact(view, at, size):
+    if is_intact(data[at : at + size]):
         return Span(WHOLE, at, size, kind, chunk, checked=True)
     return Span(DAMAGED, at, size) if fits else None
 
 
-def _chunk_at(view: memoryview, at: int, size: int) -> Chunk | None:
+def _chunk_at(data: FileData, at: int, size: int) -> Chunk | None:
     if size < CHUNK_HEAD_BYTES:
         return None
-    fields = _CHUNK.unpack_from(view, at + ITEM_PREFIX_BYTES)
+    fields = _CHUNK.unpack(data[at + ITEM_PREFIX_BYTES : at + CHUNK_HEAD_BYTES])
     chunk = Chunk._make(fields[1::2])
     if fields[::2] != _CHUNK_KEYS or chunk.data_bytes != size - CHUNK_HEAD_BYTES:
         return None
     return chunk
 
 
-def _frame_fits(view: memoryview, end: int, chunk: Chunk) -> bool:
+def _frame_fits(data: FileData, end: int, chunk: Chunk) -> bool:
     record_bytes = _RECORD_BYTES.get(chunk.schema)
     if record_bytes is None or chunk.codec != _CODEC_RAW:
         return False
-    following = bytes(view[end : end + len(ITEM_MAGIC)])
+    following = data[end : end + len(ITEM_MAGIC)]
     return chunk.records * record_bytes == chunk.data_bytes and ITEM_MAGIC.startswith(following)
 
 
-def _reaches_beyond(view: memoryview, at: int) -> bool:
+def _reaches_beyond(data: FileData, at: int) -> bool:
     """Return whether an item begins at ``at`` whose end lies beyond the file's."""
-    if at + ITEM_PREFIX_BYTES > len(view):
-        start = bytes(view[at : at + len(ITEM_MAGIC)])
-        return ITEM_MAGIC.startswith(start)
-    frame = _frame(view, at)
-    return frame is not None and at + frame[1] > len(view)
+    if at + ITEM_PREFIX_BYTES > len(data):
+        return ITEM_MAGIC.startswith(data[at : at + len(ITEM_MAGIC)])
+    frame = _frame(data, at)
+    return frame is not None and at + frame[1] > len(data)
 
 
 class _Search:
@@ -206,25 +205,24 @@ class _Search:
     file full of false beginnings takes linear time; beyond that the rest is damaged.
     """
 
-    def __init__(self, data: FileData, view: memoryview) -> None:
+    def __init__(self, data: FileData) -> None:
         self._data = data
-        self._view = view
-        self._budget = _SEARCH_FACTOR * len(view) + _SEARCH_SLACK_BYTES
+        self._budget = _SEARCH_FACTOR * len(data) + _SEARCH_SLACK_BYTES
 
     def after(self, offset: int) -> Span | None:
         """Return the first intact item that begins after ``offset``."""
-        view = self._view
+        data = self._data
         at = offset
         while self._budget > 0:
-            at = self._data.find(ITEM_MAGIC, at + 1)
+            at = data.find(ITEM_MAGIC, at + 1)
             if at < 0:
                 return None
-            frame = _frame(view, at)
-            if frame is None or at + frame[1] > len(view):
+            frame = _frame(data, at)
+            if frame is None or at + frame[1] > len(data):
                 continue
             kind, size = frame
-            if is_intact(view, at, size):
-                chunk = _chunk_at(view, at, size) if kind == Item.CHUNK else None
+            if is_intact(data[at : at + size]):
+                chunk = _chunk_at(data, at, size) if kind == Item.CHUNK else None
                 return Span(WHOLE, at, size, kind, chunk, checked=True)
             self._budget -= size
         return None

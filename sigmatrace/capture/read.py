@@ -1,22 +1,24 @@
 """Partitions of a run, and the reading of their events.
 
-A chunk is one ``np.frombuffer`` over the mapped file; its checksum is verified here, when its
-data is read. Numbers of channels, threads, calls and processes become those of the run.
+A chunk is read as a whole, and its checksum is verified here. Numbers of channels, threads, calls
+and processes become those of the run.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from sigmatrace.capture import items, ring
 from sigmatrace.capture.columns import Added, EventTable
-from sigmatrace.capture.index import FROM_FILE, FROM_RING, ChunkRow, FileIndex, LostChunk, mapped
+from sigmatrace.capture.index import FROM_FILE, FROM_RING, ChunkRow, FileIndex, LostChunk
 from sigmatrace.capture.merge import ProcessBase
 from sigmatrace.capture.tables import empty
+from sigmatrace.capture.view import FileView, opened
 from sigmatrace.partition import Partition
 from sigmatrace.schema import EVENT_NAMES, RECORDS, Schema
 
@@ -64,20 +66,27 @@ class ReadLoss:
         chunks: Chunks that could not be read.
         unknown_channel: Records whose channel record is lost; they are in the tables.
         bad_channel: Records, by (proc, schema), whose channel does not exist; they are left out.
-        unused_rows: Aggregate rows that were never used; they are no records.
+        unused: Aggregate rows, by (proc, schema), that were never used.
+        operations: Operations that the aggregate rows in the tables stand for.
+        operation_bytes: Bytes of these operations.
     """
 
     read: Counter[tuple[int, int]] = field(default_factory=Counter)
     chunks: list[LostChunk] = field(default_factory=list)
     unknown_channel: int = 0
     bad_channel: Counter[tuple[int, int]] = field(default_factory=Counter)
-    unused_rows: int = 0
+    unused: Counter[tuple[int, int]] = field(default_factory=Counter)
+    operations: int = 0
+    operation_bytes: int = 0
 
     def add(self, proc: int, schema: Schema, added: Added) -> None:
         """Count what became of the records of a chunk."""
         self.read[proc, int(schema)] += added.rows
         self.unknown_channel += added.unknown_channel
-        self.unused_rows += added.unused
+        self.operations += added.operations
+        self.operation_bytes += added.size_bytes
+        if added.unused:
+            self.unused[proc, int(schema)] += added.unused
         if added.bad_channel:
             self.bad_channel[proc, int(schema)] += added.bad_channel
 
@@ -88,7 +97,9 @@ class ReadLoss:
             self.chunks + other.chunks,
             self.unknown_channel + other.unknown_channel,
             self.bad_channel + other.bad_channel,
-            self.unused_rows + other.unused_rows,
+            self.unused + other.unused,
+            self.operations + other.operations,
+            self.operation_bytes + other.operation_bytes,
         )
 
 
@@ -183,42 +194,51 @@ def _split(chunks: np.ndarray, target_bytes: int) -> Iterator[np.ndarray]:
 
 
 def _records(piece: Piece, loss: ReadLoss) -> Iterator[tuple[Schema, int, np.ndarray]]:
-    """Yield (schema, kernel's thread id, bytes of records) of each readable chunk of a piece."""
+    """Yield (schema, kernel's thread id, bytes of records) of each readable chunk of a piece.
+
+    The bytes are valid until the next chunk is asked for: all are read into the same memory.
+    """
     paths = {FROM_FILE: piece.path, FROM_RING: piece.ring}
-    files: dict[int, items.FileData | str] = {}
-    for row in piece.chunks.tolist():
-        chunk = ChunkRow._make(row)
-        source = chunk.source
-        if source not in files:
-            files[source] = _open(paths[source])
-        data = files[source]
-        reason = data if isinstance(data, str) else _problem(data, chunk)
-        if reason or isinstance(data, str):
-            size = 0 if source == FROM_RING else chunk.size_bytes
-            lost = paths[source], chunk.offset, size, chunk.schema, chunk.records, reason
-            loss.chunks.append(LostChunk(*lost))
-            continue
-        size = chunk.records * RECORDS[Schema(chunk.schema)].itemsize
-        yield Schema(chunk.schema), chunk.thread, np.frombuffer(data, np.uint8, size, chunk.data)
+    files: dict[int, FileView | str] = {}
+    room = np.empty(int(piece.chunks["size_bytes"].max(initial=0)), np.uint8)
+    with ExitStack() as stack:
+        for row in piece.chunks.tolist():
+            chunk = ChunkRow._make(row)
+            source = chunk.source
+            if source not in files:
+                files[source] = _open(paths[source], stack)
+            data = files[source]
+            raw = room[: chunk.size_bytes]
+            reason = data if isinstance(data, str) else _fetch(data, chunk, raw)
+            if reason:
+                size = 0 if source == FROM_RING else chunk.size_bytes
+                lost = paths[source], chunk.offset, size, chunk.schema, chunk.records, reason
+                loss.chunks.append(LostChunk(*lost))
+                continue
+            size = chunk.records * RECORDS[Schema(chunk.schema)].itemsize
+            yield Schema(chunk.schema), chunk.thread, raw[raw.size - size :]
 
 
-def _open(path: str) -> items.FileData | str:
-    """Map a file, or return why that is not possible."""
+def _open(path: str, stack: ExitStack) -> FileView | str:
+    """Open a file, or return why that is not possible."""
     try:
-        with mapped(path) as data:
-            return data
+        return stack.enter_context(opened(path))
     except OSError as error:
         return f"unreadable: {error.strerror}"
 
 
-def _problem(data: items.FileData, chunk: ChunkRow) -> str:
-    """Return why a chunk cannot be read, "" if it can."""
-    if chunk.source == FROM_RING:
+def _fetch(data: FileView, chunk: ChunkRow, raw: np.ndarray) -> str:
+    """Read a chunk's item, or a segment's records, into ``raw``; return why not, "" if done."""
+    is_segment = chunk.source == FROM_RING
+    try:
+        if not data.read_into(chunk.data if is_segment else chunk.offset, raw):
+            return "file shrunk"
+    except OSError as error:
+        return f"unreadable: {error.strerror}"
+    if is_segment:
+        # Looked at after its records: as long as it has its number, they were its own.
         key = chunk.schema, chunk.thread, chunk.seq, chunk.records, chunk.dropped, chunk.data
         segment = ring.Segment(chunk.offset, *key)
+        data.forget()
         return "" if ring.is_unchanged(data, segment) else "ring changed"
-    if chunk.offset + chunk.size_bytes > len(data):
-        return "file shrunk"
-    if not chunk.checked and not items.is_intact(data, chunk.offset, chunk.size_bytes):
-        return items.DAMAGED
-    return ""
+    return "" if chunk.checked or items.is_intact(raw.data) else items.DAMAGED

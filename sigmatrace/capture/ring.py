@@ -16,6 +16,7 @@ _VERSION = 1
 _HEADER = struct.Struct("<8sIIIIQ")
 _AREA = struct.Struct("<QQIIQQQQQQ")
 _IN_USE = 1
+_PAGE_BYTES = 4096
 
 
 class Segment(NamedTuple):
@@ -44,7 +45,7 @@ def is_ring(data: FileData) -> bool:
     """Return whether this is a ring file that this reader knows."""
     if len(data) < _HEADER.size:
         return False
-    magic, version, *_ = _HEADER.unpack_from(data)
+    magic, version, *_ = _HEADER.unpack(data[: _HEADER.size])
     return bool(magic == _MAGIC and version == _VERSION)
 
 
@@ -55,12 +56,15 @@ def segments(data: FileData) -> Iterator[Segment]:
     """
     if not is_ring(data):
         return
-    _, _, header_bytes, control_bytes, _, _ = _HEADER.unpack_from(data)
+    _, _, header_bytes, control_bytes, _, _ = _HEADER.unpack(data[: _HEADER.size])
     if control_bytes < _AREA.size or header_bytes < _HEADER.size:
         return
     at = header_bytes
     while at + control_bytes <= len(data):
         segment, area_bytes = _area(data, at, control_bytes)
+        if area_bytes == 0:  # it was being made: the next one begins at one of the next pages
+            at += _PAGE_BYTES
+            continue
         if area_bytes < control_bytes:
             return
         if segment is not None:
@@ -93,14 +97,15 @@ def times(data: FileData, segment: Segment) -> tuple[int, int]:
     dtype = RECORDS[Schema(segment.schema)]
     if "t_tsc" not in (dtype.names or ()):
         return 0, 0
-    t_tsc = np.frombuffer(data, dtype, segment.records, segment.first)["t_tsc"]
+    end = segment.first + segment.records * dtype.itemsize
+    t_tsc = np.frombuffer(data[segment.first : end], dtype)["t_tsc"]
     return int(t_tsc.min()), int(t_tsc.max())
 
 
 def _area(data: FileData, at: int, control_bytes: int) -> tuple[Segment | None, int]:
     """Return the segment of the area at ``at``, if it holds any records, and the area's bytes."""
     state, area_bytes, schema, thread, seq, count, dropped, record_bytes, capacity, first = (
-        _AREA.unpack_from(data, at)
+        _AREA.unpack(data[at : at + _AREA.size])
     )
     dtype = RECORDS.get(schema)
     if state != _IN_USE or dtype is None or record_bytes != dtype.itemsize:

@@ -29,4 +29,7 @@ class Csv(Exporter):
             table = named(run, name)
             arrow_csv.write_csv(table, folder / f"{name}.csv")
             counts[f"{name}_rows"] = table.num_rows
+            if name == "traffic":
+                counts["traffic_operations"] = sum(table.column("count").to_pylist())
+                counts["traffic_bytes"] = sum(table.column("size_bytes").to_pylist())
         return Exported(("csv",), counts, "open csv/*.csv in a spreadsheet, pandas or DuckDB")

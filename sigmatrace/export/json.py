@@ -37,9 +37,12 @@ class Json(Exporter):
         with (staging / OUTPUT).open("w", encoding="utf-8", errors="replace") as file:
             json.dump(content, file, indent=1, allow_nan=False, ensure_ascii=False)
             file.write("\n")
+        by_rank = content["traffic"]["by_rank"]
         counts = {
             "processes": len(content["processes"]),
-            "traffic_rows": len(content["traffic"]["by_rank"]),
+            "traffic_rows": len(by_rank),
+            "traffic_operations": sum(row["count"] for row in by_rank),
+            "traffic_bytes": sum(row["size_bytes"] for row in by_rank),
         }
         return Exported((OUTPUT,), counts)
 

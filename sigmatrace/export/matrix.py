@@ -10,10 +10,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sigmatrace.export.amounts import byte_text, count_text, initiated, layer_text
+from sigmatrace.export.amounts import initiated, layer_text, left_out
 from sigmatrace.export.base import Exported, Exporter, Piece
 from sigmatrace.partition import Run
 from sigmatrace.schema import STAGE_TABLES, Columns
+from sigmatrace.text import byte_text, count_text
 
 COLOURS = "viridis"
 LOG_SPREAD = 100
@@ -74,7 +75,24 @@ class MatrixExporter(Exporter):
             figure = draw(matrix)
             figure.savefig(folder / f"{matrix.name}.png", dpi=self.dpi)
             figure.savefig(folder / f"{matrix.name}.svg", metadata={"Date": None})
-        return Exported(("matrix",), {"pictures": 2 * len(made)}, "pictures: matrix/*.png, *.svg")
+        shown = {
+            unit: sum(sum(one.values.ravel().tolist()) for one in made if _is_total(one, unit))
+            for unit in ("operations", "bytes")
+        }
+        operations, size_bytes = left_out(run, nested=self.nested)
+        counts = {
+            "pictures": 2 * len(made),
+            "operations_shown": shown["operations"],
+            "operations_left_out": operations,
+            "traffic_operations": shown["operations"] + operations,
+            "traffic_bytes": shown["bytes"] + size_bytes,
+        }
+        return Exported(("matrix",), counts, "pictures: matrix/*.png, *.svg")
+
+
+def _is_total(matrix: Matrix, unit: str) -> bool:
+    """Return whether this is one of the pictures by rank: one a layer, which have everything."""
+    return matrix.unit == unit and matrix.name.startswith("rank-")
 
 
 def matrices(run: Run, *, nested: bool = False) -> list[Matrix]:

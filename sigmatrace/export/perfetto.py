@@ -8,19 +8,20 @@ What is shown: each process with its threads; operations as slices (mode ``full`
 with size, peer and, when the pipeline could not match a message, the reason; arrows from send to
 receive; completions and the program's regions on tracks below the thread's; traffic and the
 program's counters below the process. A message whose receive stands before its send (clocks
-disagree) gets no arrow from Perfetto.
+disagree) gets no arrow from Perfetto; ``perfetto_flows`` counts them.
 """
 
 from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, ClassVar
 
 import numpy as np
 
+from sigmatrace.export import perfetto_flows as flows
 from sigmatrace.export import perfetto_packets as packets
 from sigmatrace.export.base import Exported, Exporter, Piece
 from sigmatrace.export.perfetto_marks import (
@@ -44,6 +45,7 @@ from sigmatrace.export.perfetto_tracks import (
 )
 from sigmatrace.partition import Partition, Run
 from sigmatrace.schema import Columns, Fate, Op, OpFlag
+from sigmatrace.text import counted
 
 OUTPUT = "trace.pftrace"
 _COPY_BYTES = 256 << 10
@@ -53,12 +55,17 @@ class PerfettoExporter(Exporter):
     """Writes ``trace.pftrace``.
 
     Its counts, as trace_processor sees them: the table ``slice`` has ``slices`` + ``instants``
-    rows, ``counter`` has ``counters``; ``flow`` has one for each message of which both ends were
-    exported and the send stands before the receive, so at most the smaller of ``flow_starts`` and
-    ``flow_ends``. Besides: ``displaced``, slices on lanes because they overlap others of their
-    thread; ``early``, events before the run's zero; ``regions_open`` and ``regions_stray_ends``,
-    begins without an end and ends without a begin; ``op_records`` and ``completion_records``, how
-    many of the slices and instants are operations and completions.
+    rows, ``counter`` has ``counters`` (``traffic_counters`` + ``mark_counters``); ``flow`` has one
+    row for each of ``flows``, the messages of which both ends were exported and the send stands
+    before the receive; ``flows_backwards`` are those whose receive stands before the send, which
+    have no arrow. (A flow that repeats, after 2^32 messages of a channel, counts once.)
+
+    Besides: ``displaced``, slices on lanes because they overlap others of their thread; ``early``,
+    events before the run's zero; ``op_records`` and ``completion_records``, how many of the slices
+    and instants are operations and completions; ``mark_records``: ``regions_closed`` (two each),
+    ``regions_open`` and ``regions_stray_ends`` (begins without an end, ends without a begin),
+    ``mark_instants``, ``mark_counters`` and ``mark_unknown`` (of a kind that is not known; not
+    shown); ``target_left_out`` and ``aggregate_left_out``, records that have no times.
     """
 
     name: ClassVar[str] = "perfetto"
@@ -94,6 +101,8 @@ class PerfettoExporter(Exporter):
             "name": "u4",
             "kind": "u1",
         },
+        "targets": {},
+        "aggregates": {},
         "processes": {"proc": "i4", "label": "str", "host": "str", "pid": "i8"},
         "threads": {"thread": "u4", "proc": "i4", "tid": "u4", "name": "str"},
         "calls": {"call": "u1", "text": "str"},
@@ -115,12 +124,16 @@ class PerfettoExporter(Exporter):
             writer.write(operations(part, run))
             op_records = writer.counts["slices"] + writer.counts["instants"]
             writer.write(completions(part))
+        flows.save(staging / f"{name}.flows", writer.ends)
         written = writer.counts["slices"] + writer.counts["instants"]
         records = {"op_records": op_records, "completion_records": written - op_records}
+        records["target_left_out"] = part.tables["targets"].num_rows
+        records["aggregate_left_out"] = part.tables["aggregates"].num_rows
         segments, borders = writer.summary()
         with (staging / f"{name}.npz").open("wb") as file:
             np.savez(file, segments=segments, borders=borders, marks=marks_of(part))
-        return Piece(part.number, (f"{name}.pftrace", f"{name}.npz"), {**writer.counts, **records})
+        files = tuple(f"{name}.{suffix}" for suffix in ("pftrace", "npz", "flows"))
+        return Piece(part.number, files, {**writer.counts, **records})
 
     def finish(self, pieces: Sequence[Piece], run: Run, staging: Path) -> Exported:
         """Join the pieces."""
@@ -149,9 +162,22 @@ class PerfettoExporter(Exporter):
         total = Counter(counts)
         for more in (writer.counts, *(piece.counts for piece in pieces)):
             total.update(more)
+        total.update(flows.count([staging / piece.files[2] for piece in pieces]))
+        total["traffic_counters"], total["mark_counters"] = traffic.uuid.size, own.uuid.size
         total["counters"] = traffic.uuid.size + own.uuid.size
-        hint = f"open {OUTPUT} in Perfetto's viewer; its zero is Unix time {base_ns} ns"
-        return Exported((OUTPUT,), dict(total), hint)
+        return Exported((OUTPUT,), dict(total), _hint(total, base_ns))
+
+
+def _hint(counts: Mapping[str, int], base_ns: int) -> str:
+    hint = f"open {OUTPUT} in Perfetto's viewer; its zero is Unix time {base_ns} ns"
+    if counts["aggregate_left_out"]:
+        rows = counted(
+            counts["aggregate_left_out"],
+            "row of mode aggregate has no times and is",
+            "rows of mode aggregate have no times and are",
+        )
+        hint += f"; {rows} not in it: export=json, csv, matrix or parquet shows what they hold"
+    return hint
 
 
 def operations(part: Partition, run: Run) -> Rows:
@@ -163,7 +189,7 @@ def operations(part: Partition, run: Run) -> Rows:
     calls = dict(zip(*columns, strict=True))
 
     def name_text(key: int) -> str:
-        return calls.get(key & 0xFF) or Op(key >> 8).name.lower()
+        return calls.get(key & 0xFF) or _op_text(key >> 8)
 
     return Rows(
         kind=Track.CALLS,
@@ -203,10 +229,14 @@ def completions(part: Partition) -> Rows:
         peer=np.full(op.size, -1, np.int32),
         note=np.where(statuses[status] == 0, 0, status + 1).astype(np.uint32),
         flow=none.astype(np.uint64),
-        name_text=lambda key: f"{Op(key).name.lower()} completed",
+        name_text=lambda key: f"{_op_text(key)} completed",
         note_text=lambda key: str(statuses[key - 1]),
         note_name="status",
     )
+
+
+def _op_text(op: int) -> str:
+    return Op(op).name.lower() if op in list(Op) else f"operation {op}"
 
 
 def _writer(number: int, file: BinaryIO, run: Run) -> PieceWriter:

@@ -94,7 +94,7 @@ def regions(
     begin, kind = marks["t_ns"].copy(), marks["kind"].copy()
     zeros = np.zeros(marks.size, np.uint8)
     order, starts = group_rows(marks["thread"].copy(), threads)
-    strays = 0
+    strays = closed = 0
     for thread in np.flatnonzero(np.diff(starts)).tolist():
         mine = order[starts[thread] : starts[thread + 1]]
         sort_rows(mine, begin, length, zeros)
@@ -103,6 +103,7 @@ def regions(
         length[mine[paired]] = begin[ends[paired]] - begin[mine[paired]]
         note[mine[~paired]] = kind[mine[~paired]] == MarkKind.BEGIN
         strays += stray
+        closed += int(paired.sum())
     shown = np.flatnonzero((kind == MarkKind.BEGIN) | (kind == MarkKind.INSTANT))
     none = np.zeros(shown.size, np.uint8)
     rows = Rows(
@@ -122,7 +123,16 @@ def regions(
         note_text=lambda _: "never ended",
         note_name="region",
     )
-    return rows, {"regions_open": int(note.sum()), "regions_stray_ends": strays}
+    known = np.bincount(kind, minlength=256)
+    counts = {
+        "mark_records": marks.size,
+        "mark_instants": int(known[MarkKind.INSTANT]),
+        "mark_unknown": marks.size - int(known[list(MarkKind)].sum()),
+        "regions_closed": closed,
+        "regions_open": int(note.sum()),
+        "regions_stray_ends": strays,
+    }
+    return rows, counts
 
 
 @dataclass

@@ -11,6 +11,7 @@ import numpy as np
 
 from sigmatrace.export import perfetto_packets as packets
 from sigmatrace.export.kernels import packets as kernel
+from sigmatrace.export.kernels.flows import collect_ends
 from sigmatrace.export.kernels.order import end_range, group_rows, sort_rows
 from sigmatrace.export.kernels.wire import SLACK_BYTES
 from sigmatrace.export.perfetto_tracks import BORDER, SEGMENT, Track, Tracks
@@ -91,12 +92,14 @@ class PieceWriter:
 
     Attributes:
         counts: What was written, by kind.
+        ends: Ends of arrows, as they were written (``kernels.flows.collect_ends``).
     """
 
     def __init__(
         self, number: int, file: BinaryIO, tracks: Tracks, peers: list[str], base_ns: int
     ) -> None:
         self.counts: Counter[str] = Counter(dict.fromkeys(_COUNTS, 0))
+        self.ends: list[np.ndarray] = []
         self._number = number
         self._file = file
         self._tracks = tracks
@@ -153,6 +156,10 @@ class PieceWriter:
         where = (rows.kind, thread, body + stat[kernel.FIRST_AT], rows.begin_ns[order[0]])
         self._segments.append((*where, start + track_at, min_end, max_end, spare, borders.size))
         self._count(stat)
+        ends = stat[kernel.FLOW_STARTS] + stat[kernel.FLOW_ENDS]
+        if ends:
+            self.ends.append(np.empty((ends, 3), np.int64))
+            collect_ends(order, rows.flow, rows.begin_ns, rows.op, self.ends[-1])
 
     def _head(
         self, rows: Rows, sequence: int, stat: list[int], scratch: _Scratch

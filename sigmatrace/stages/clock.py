@@ -20,6 +20,7 @@ from sigmatrace.partition import Partition, Run
 from sigmatrace.schema import STAGE_TABLES, Columns
 from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.stages.clock_fit import HZ_RANGE, SLACK_NS, Fit, fit, narrow, possible, single
+from sigmatrace.text import counted
 
 NAMED = 20
 """At most this many processes are named in the ledger; the count is complete."""
@@ -149,9 +150,9 @@ def _convert(part: Partition, table: str, clocks: Clocks) -> np.ndarray:
     knots = (clocks.knot_x, clocks.knot_y, clocks.slope)
     unknown = convert_kernel(t_tsc, proc, *maps, *knots, out_ns)
     if unknown:
+        rows = counted(unknown, "row names", "rows name")
         raise PipelineError(
-            f"stage clock: column {table}.proc: {unknown} rows name a process that is not in "
-            "the table processes"
+            f"stage clock: column {table}.proc: {rows} a process that is not in the table processes"
         )
     return out_ns
 

@@ -137,7 +137,8 @@ class Traffic(Stage):
         }
         ledger = {
             "operations": int(summary.pairs.sums[:, 0].sum()),
-            "aggregated_operations": int(summary.aggregates.sums[:, 0].sum()),
+            "aggregated_operations": sum(summary.aggregates.sums[:, 0].tolist()),
+            "aggregated_bytes": _total_bytes(summary.aggregates),
             "size_bytes": _total_bytes(summary.pairs) + _total_bytes(summary.aggregates),
             "size_unknown": int(summary.pairs.sums[:, 3].sum()),
             "in_timeline": int(summary.bins.sums[:, 0].sum()),

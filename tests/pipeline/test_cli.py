@@ -10,8 +10,9 @@ import sys
 import msgpack
 import pytest
 
+from sigmatrace.schema import Item
 from sigmatrace.testing.synthetic import generate
-from sigmatrace.testing.write import header_item
+from sigmatrace.testing.write import header_item, map_item
 
 
 def one_line(spoken, code, *parts):
@@ -61,7 +62,7 @@ def test_mixed_runs(command, small):
     one_line(command(f"run={small}"), 5, "2 runs", "'other'", "run_id=")
     spoken = command(f"run={small}", "run_id=other", "export=json")
     assert spoken.code == 0, spoken
-    assert "1 processes" in spoken.out
+    assert "1 process on 1 host" in spoken.out
 
 
 def test_unknown_names(command, small):
@@ -102,6 +103,39 @@ def test_cut_file(command, small):
     assert json.loads((small / "sigmatrace-out/ledger.json").read_text())["balanced"]
 
 
+def without_end(path):
+    data = path.read_bytes()
+    path.write_bytes(data[: data.rindex(b"\x95\xa4STRC")])
+
+
+def test_killed_process(command, small):
+    """Nothing is cut or damaged, but nobody knows what the process had still to write."""
+    path = sorted(small.glob("*.msgpack"))[0]
+    without_end(path)
+    strict = command(f"run={small}", "export=json", "strict=true")
+    one_line(strict, 8, path.name, "no end item", "killed")
+    assert not (small / "sigmatrace-out").exists()
+    spoken = command(f"run={small}", "export=json")
+    assert spoken.code == 0
+    assert "lost       1 file without an end item: killed, replaced by exec" in spoken.out
+    assert f"({path.name})" in spoken.out
+    book = json.loads((small / "sigmatrace-out/ledger.json").read_text())
+    assert book["balanced"] and not book["lossless"]
+    assert book["capture"]["open_files"] == [str(path)]
+    assert book["records"]["op"]["read_open"] > 0
+    assert sum(book["records"]["op"][key] for key in ("read", "read_open")) == 200
+
+
+def test_recording_that_stopped_early(command, small):
+    path = sorted(small.glob("*.msgpack"))[0]
+    without_end(path)
+    totals = {"1": {"written": 100, "dropped": 0}, "2": {"written": 2, "dropped": 0}}
+    fields = {"t_tsc": 1, "schemas": totals, "lost": {}, "reason": "disk full"}
+    path.write_bytes(path.read_bytes() + map_item(Item.END, fields))
+    spoken = command(f"run={small}", "export=json", "strict=true")
+    one_line(spoken, 8, path.name, "stopped early", "disk full")
+
+
 def test_flipped_byte_in_the_data(command, small):
     path = max(small.glob("*.msgpack"), key=lambda path: path.stat().st_size)
     data = bytearray(path.read_bytes())
@@ -116,7 +150,8 @@ def test_flipped_byte_in_the_data(command, small):
     damaged = sum(one["damaged"] for one in book["records"].values())
     assert 0 < damaged <= 16
     assert book["records"]["op"]["read"] == 200 - book["records"]["op"]["damaged"]
-    assert f"{book['capture']['bytes']['damaged']} bytes damaged" in spoken.out
+    size = f"{book['capture']['bytes']['damaged']:,}".replace(",", " ")
+    assert f"{size} bytes damaged" in spoken.out
 
 
 def test_dropped_records_are_a_loss(command, tmp_path):

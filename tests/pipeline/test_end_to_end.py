@@ -75,7 +75,8 @@ def test_summary_text(synthetic, result):
     text = result.text()
     assert f"{synthetic.truth.operations:,}".replace(",", " ") + " operations" in text
     assert "of 8 processes on 2 hosts" in text
-    assert f"{synthetic.truth.lost['dropped']} op records dropped" in text
+    dropped = f"{synthetic.truth.lost['dropped']:,}".replace(",", " ")
+    assert f"{dropped} op records dropped" in text
     assert "8 of 8 calibrated" in text
     assert "rank" in text.split("top ofi")[1]
     assert (result.out / "summary.txt").read_text() == text + "\n"

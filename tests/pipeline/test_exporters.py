@@ -14,8 +14,8 @@ from matplotlib.image import imread
 
 from sigmatrace import api
 from sigmatrace.export import matrix
-from sigmatrace.export.amounts import byte_text, count_text
 from sigmatrace.partition import Run
+from sigmatrace.testing.synthetic import generate
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +98,26 @@ def test_perfetto_in_trace_processor_is_the_ledger(synthetic, made, trace_proces
     assert row["n"] == synthetic.truth.pairs["matched"].sum()
     bad = trace.query("select name from stats where severity in ('error', 'data_loss') and value")
     assert list(bad) == []
+
+
+def test_arrows_of_hosts_whose_clocks_disagree(tmp_path, trace_processor):
+    generate(tmp_path / "run", ranks=4, events=2000, hosts=2, clock_offset_ns=50_000)
+    made = api.run(tmp_path / "run", export=["perfetto", "parquet"])
+    counts = made.ledger["exports"]["perfetto"]
+    early, pairs = duckdb.sql(
+        f"""with ops as (from '{made.out}/parquet/ops/*.parquet' where flow > 0)
+        select count(*) filter (r.t_ns < s.t_ns), count(*) from ops s join ops r using (flow)
+        where s.op = 1 and r.op = 2"""
+    ).fetchall()[0]
+    assert 0 < early == counts["flows_backwards"] < pairs
+    assert (
+        trace_processor(made.out / "trace.pftrace").value("select count(*) from flow")
+        == (counts["flows"])
+    )
+    assert counts["flows"] == pairs - early
+    assert pairs == made.ledger["stages"]["match"]["sends_matched"]
+    assert made.ledger["balanced"]
+    assert f"{early} without an arrow: received before sent (clocks)" in made.text()
 
 
 def cell_colours(image, size):
@@ -213,15 +233,3 @@ def test_drawing_leaves_matplotlib_alone():
     matrix.draw(matrix.Matrix("x", "X", "bytes", ["a"], np.zeros((1, 1), np.uint64)))
     assert dict(plt.rcParams) == before
     assert plt.get_fignums() == []
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (1 << 20, "1 MiB"), (5 << 60, "5 EiB")],
-)
-def test_bytes_for_people(value, text):
-    assert byte_text(value) == text
-
-
-def test_counts_for_people():
-    assert count_text(1234567) == "1 234 567"

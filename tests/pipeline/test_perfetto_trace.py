@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -58,6 +59,7 @@ def load(tmp_path, trace_processor):
         assert tp.value("select count(*) from slice") == counts["slices"] + counts["instants"]
         assert tp.value("select count(*) from slice where dur > 0") == counts["slices"]
         assert tp.value("select count(*) from counter") == counts["counters"]
+        assert tp.value("select count(*) from flow") == counts["flows"]
         return tp, exported
 
     return load
@@ -153,6 +155,58 @@ def test_a_receive_before_its_send_has_no_arrow_that_lies(load):
     tp, exported = load(partition(0, [receive(5, 3), send(10, 5, flow=3)]))
     assert tp.query(FLOWS) == []
     assert exported.counts["flow_starts"] == exported.counts["flow_ends"] == 1
+    assert exported.counts["flows_backwards"] == 1
+
+
+def test_at_equal_times_the_order_of_the_file_decides_about_arrows(load):
+    """The trace's own order, which is that of partitions, then threads, then rows."""
+    at_once = {"thread": 0, "proc": 0}
+    parts = [
+        partition(0, [receive(10, 3), send(20, flow=4), receive(30, 5), send(30, 0, flow=5)]),
+        partition(1, [send(10, flow=3), receive(20, 4), receive(40, 6, **at_once)]),
+        partition(2, [send(40, flow=6, thread=2, proc=1), receive(50, 7), send(50, 5, flow=7)]),
+    ]
+    tp, exported = load(*parts)
+    assert {row["sent"] for row in tp.query(FLOWS)} == {20, 30, 50}
+    assert exported.counts["flows"] == 3
+    assert exported.counts["flows_backwards"] == 2
+
+
+def test_arrows_of_clocks_that_disagree(load):
+    """Messages that arrive anywhere around their sends, in any partition."""
+    chance = random.Random(7)
+    rows: list[list[dict]] = [[], [], []]
+    for flow in range(1, 400):
+        t = chance.randrange(200)
+        early = chance.randrange(-3, 4)
+        rows[chance.randrange(3)].append(send(t, chance.randrange(3), flow=flow))
+        if flow % 10:
+            rows[chance.randrange(3)].append(receive(t + early, flow))
+    _, exported = load(*(partition(n, ops) for n, ops in enumerate(rows)))
+    assert exported.counts["flows"] + exported.counts["flows_backwards"] == 360
+    assert exported.counts["flows_backwards"] > 100
+
+
+def test_a_flow_that_repeats_counts_once(tmp_path):
+    ops = [send(10, flow=3), receive(20, 3), send(30, flow=3), receive(40, 3), receive(50, 3)]
+    counts = export(tmp_path, [partition(0, ops)]).counts
+    assert (counts["flows"], counts["flows_backwards"]) == (1, 0)
+
+
+def test_records_without_times_are_counted_and_said(load):
+    none = partition(0).with_table("aggregates", pa.table({"count": [3, 4]}))
+    tp, exported = load(none, partition(1).with_table("targets", pa.table({"rkey": [1]})))
+    assert exported.counts["aggregate_left_out"] == 2
+    assert exported.counts["target_left_out"] == 1
+    assert "2 rows of mode aggregate have no times" in exported.hint
+    assert tp.value("select count(*) from process where name is not null") == 2
+
+
+def test_operations_that_this_version_does_not_know_are_shown(load):
+    done = [{"t": 30, "op": 200}]
+    tp, _ = load(partition(0, [send(10, 5, op=77, call=0)], done))
+    names = [row["name"] for row in tp.query(SLICES)]
+    assert names == ["operation 77", "operation 200 completed"]
 
 
 def test_a_call_around_calls_of_an_earlier_partition_goes_to_a_lane(load):
@@ -239,7 +293,18 @@ def test_regions_instants_and_counters_of_the_program(load):
         (80, 3.0, "load", "rank 0 (a)"),
         (26, -2.0, "load", "rank 1 (b)"),
     ]
-    assert exported.counts["regions_open"] == exported.counts["regions_stray_ends"] == 1
+    counts = exported.counts
+    assert counts["mark_records"] == 10
+    assert counts["regions_closed"] == 2
+    assert counts["regions_open"] == counts["regions_stray_ends"] == counts["mark_instants"] == 1
+    assert counts["mark_counters"] == counts["counters"] == 3
+    assert counts["mark_unknown"] == 0
+
+
+def test_marks_of_unknown_kinds_are_counted(load):
+    tp, exported = load(partition(0, marks=[{"t": 10, "name": 4, "kind": k} for k in (0, 4, 9)]))
+    assert exported.counts["mark_unknown"] == 2
+    assert len(tp.query(SLICES)) == 1
 
 
 def test_traffic_counters_have_zeros_after_traffic_and_keep_layers_apart(load):

@@ -174,8 +174,7 @@ def test_sends_receives_and_matches_are_equal(traced):
         "select sum(sent), sum(received), sum(matched), sum(uncertain) from messages"
     ).fetchone()
     assert sent == received == matched > 0
-    # UCX marks every message of a worker opened for several threads (Open MPI asks for that).
-    assert uncertain == 0 or traced.mpi.name == "openmpi-ucx"
+    assert uncertain == 0
     # MPICH's active messages (accumulate) are untagged, and libfabric does not tell the source:
     # with several senders they have no group, and the ledger says so.
     sends, receives, ambiguous = traced.sql.execute(

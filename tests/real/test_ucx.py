@@ -19,7 +19,6 @@ from ucx_run import (
     Setting,
     Traced,
     Ucx,
-    build,
     pair,
     perftest,
     read_all,
@@ -36,11 +35,6 @@ BIG = 3 << 20
 # One iteration of warm-up: more of them are cut short by a time limit. It is a run of its own.
 ITERATIONS, RUNS = N + 1, 2
 OPTIONS = ("-n", str(N), "-w", "1")
-
-
-@pytest.fixture(scope="module")
-def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("ucx"))
 
 
 @pytest.fixture(scope="module")

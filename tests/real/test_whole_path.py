@@ -5,10 +5,12 @@ The judges: the program's own parameters, the real trace_processor, and DuckDB.
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +29,7 @@ CAPTURE = Path(sys.executable).with_name("sigmatrace-capture")
 
 PAIR = Path(__file__).parents[1] / "pair.py"
 MODES = ("simple", "full")
+EXPORTS = ("perfetto", "parquet", "json", "csv", "matrix")
 ONE_SIDED = (Op.PUT, Op.GET, Op.ATOMIC, Op.ATOMIC_FETCH)
 
 
@@ -116,6 +119,14 @@ def capture(program: Program, mode: str, run: Path) -> subprocess.CompletedProce
     )
 
 
+def captured(program: Program, mode: str, folder: Path) -> Path:
+    """Capture a program and return the folder of the run."""
+    run = folder / mode
+    done = capture(program, mode, run)
+    assert done.returncode == 0, done.stderr
+    return run
+
+
 @pytest.fixture(
     scope="module",
     params=[(program, mode) for program in PROGRAMS for mode in MODES],
@@ -128,10 +139,8 @@ def traced(
 ) -> Traced:
     program, mode = request.param
     folder = tmp_path_factory.mktemp(program.name)
-    done = capture(program, mode, folder / "run")
-    assert done.returncode == 0, done.stderr
-    out = folder / "out"
-    result = api.run(folder / "run", export=["perfetto", "parquet", "json", "matrix"], out=out)
+    run, out = captured(program, mode, folder), folder / "out"
+    result = api.run(run, export=["perfetto", "parquet", "json", "matrix"], out=out, strict=True)
     sql = duckdb.connect()
     parquet = out / "parquet"
     sql.execute(f"create view ops as select * from read_parquet('{parquet}/ops/*.parquet')")
@@ -203,7 +212,8 @@ def test_perfetto_holds_what_the_ledger_says(traced):
     assert trace.value("select count(*) from slice") == counts["slices"] + counts["instants"]
     assert trace.value("select count(*) from counter") == counts["counters"]
     (matched,) = traced.one("select coalesce(sum(matched), 0) from messages")
-    assert trace.value("select count(*) from flow") == matched
+    assert trace.value("select count(*) from flow") == counts["flows"] == matched
+    assert counts["flows_backwards"] == 0
     backwards = """select count(*) from flow f join slice a on a.id = f.slice_out
         join slice b on b.id = f.slice_in where b.ts < a.ts"""
     assert trace.value(backwards) == 0
@@ -231,3 +241,83 @@ def test_json_and_parquet_and_matrix_agree(traced):
     pictures = sorted(path.name for path in (out / "matrix").iterdir())
     assert "rank-bytes.png" in pictures
     assert "rank-bytes.svg" in pictures
+
+
+AGGREGATED = [
+    (pingpong("tcp", "msg"), Op.SEND, 50, 4096),
+    (pingpong("shm", "rdm"), Op.SEND, 50, 4096),
+    (perftest("tag_lat", "tcp"), Op.SEND, 200, 1000),
+    (perftest("ucp_put_bw", "posix", Op.PUT), Op.PUT, 200, 1000),
+]
+CONTROL_BYTES = 100
+"""More than fi_pingpong's own message at the end has."""
+
+
+def same(row: dict, other: dict) -> bool:
+    return all(row[key] == other[key] for key in ("src_proc", "dst_proc", "layer", "op", "nested"))
+
+
+def amounts(rows: list[dict]) -> Counter[tuple]:
+    """Return counts and bytes by source, destination, layer, operation and nesting."""
+    sums: Counter[tuple] = Counter()
+    for row in rows:
+        key = tuple(int(row[k]) for k in ("src_proc", "dst_proc", "nested"))
+        for what in ("count", "size_bytes"):
+            sums[*key, row["layer"], row["op"], what] += int(row[what])
+    return sums
+
+
+@pytest.mark.parametrize("case", AGGREGATED, ids=lambda case: case[0].name)
+def test_aggregates_are_what_single_operations_add_up_to(
+    case: tuple[Program, Op, int, int],
+    tmp_path: Path,
+    trace_processor: Callable[[Path], TraceProcessor],
+) -> None:
+    program, op, count, size = case
+    results = {}
+    for mode in ("simple", "aggregate"):
+        run = captured(program, mode, tmp_path)
+        results[mode] = api.run(run, export=EXPORTS, out=tmp_path / f"out-{mode}", strict=True)
+    simple, aggregate = results["simple"], results["aggregate"]
+    seen = amounts(json.loads((simple.out / "summary.json").read_text())["traffic"]["by_rank"])
+    told = amounts(json.loads((aggregate.out / "summary.json").read_text())["traffic"]["by_rank"])
+    assert told.keys() == seen.keys()
+    if program.layer == "ofi":  # how many rounds ucx_perftest warms up depends on the time it takes
+        assert told == seen
+    with (aggregate.out / "csv/traffic.csv").open(newline="", encoding="utf-8") as file:
+        assert amounts(list(csv.DictReader(file))) == told
+
+    rows = [row for row in aggregate.tables["traffic"].to_pylist() if row["op"] == op]
+    assert len(rows) == (1 if program.one_sided else 2), "one row a direction"
+    for row in rows:
+        assert {row["src_proc"], row["dst_proc"]} == {0, 1}
+        assert row["count"] >= count
+        if op == Op.SEND:
+            other = {**row, "op": Op.RECV}
+            (received,) = (x for x in aggregate.tables["traffic"].to_pylist() if same(x, other))
+            assert received["count"] == row["count"]
+        if program.layer == "ofi":
+            assert 0 < row["size_bytes"] - count * size < CONTROL_BYTES
+        else:
+            assert row["size_bytes"] == row["count"] * size
+
+    book = aggregate.ledger
+    assert book["lossless"] and all(line["ok"] for line in book["balance"])
+    records, shown = book["records"], book["exports"]
+    assert records["op"]["found"] == 0
+    written, operations, size_bytes = duckdb.sql(
+        f"""select count(*), sum(count)::hugeint, sum(size_bytes)::hugeint
+        from '{aggregate.out}/parquet/aggregates/*.parquet'"""
+    ).fetchall()[0]
+    assert written == records["aggregate"]["read"] == records["aggregate"]["written"]
+    assert operations == book["capture"]["aggregated_operations"]
+    assert shown["matrix"]["operations_shown"] == sum(row["count"] for row in rows)
+    for exporter in ("json", "csv", "matrix"):
+        assert shown[exporter]["traffic_operations"] == operations
+        assert shown[exporter]["traffic_bytes"] == size_bytes
+    trace = trace_processor(aggregate.out / "trace.pftrace")
+    assert trace.problems() == []
+    assert trace.value("select count(*) from slice") == 0
+    assert trace.value("select count(*) from process where name like 'pid %'") == 2
+    assert f"{written} rows of mode aggregate have no times" in aggregate.text()
+    assert "matched    nothing" in aggregate.text()

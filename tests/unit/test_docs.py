@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sigmatrace import argv, config
-from sigmatrace.capture import launch
+from sigmatrace.capture import options
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -85,5 +85,5 @@ def test_options_of_the_pipeline_are_known(page, words):
 
 @pytest.mark.parametrize(("page", "words"), commands("sigmatrace-capture"))
 def test_options_of_the_capture_are_known(page, words):
-    known = {text for action in launch._parser()._actions for text in action.option_strings}
+    known = {text for action in options.parser()._actions for text in action.option_strings}
     assert {word for word in words if word.startswith("-")} <= known

@@ -103,5 +103,7 @@ def check_balance(loaded: Loaded) -> None:
         assert file.size_bytes == file.whole + file.damaged + file.cut + file.foreign
         assert min(file.whole, file.damaged, file.cut, file.foreign) >= 0
     for total in loaded.account.schemas.values():
-        found = total.read + total.damaged + total.bad_channel + total.missing
+        found = total.read + total.damaged + total.bad_channel + total.unused + total.missing
         assert total.written + total.surplus == found
+        open_ = total.read_open + total.damaged_open + total.bad_channel_open + total.unused_open
+        assert total.found == found - total.missing + open_

@@ -59,7 +59,7 @@ def test_undamaged(small: bytes, spans: list[Span], tmp_path: Path) -> None:
     assert loaded.seen() == expected(spans)
     check_balance(loaded)
     assert loaded.account.lost_at_capture == {"objects": 2}
-    assert loaded.account.unused_rows == 2
+    assert loaded.account.schemas["aggregate"].unused == 2
 
 
 def load(data: bytes, folder: Path) -> Loaded:

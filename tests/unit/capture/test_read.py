@@ -189,7 +189,7 @@ def test_drops_of_an_open_file(tmp_path: Path) -> None:
             file.chunk(Schema.OP, tid, records(Schema.OP, 1))
     loaded = load_folder(tmp_path)
     assert loaded.account.schemas["op"].dropped == 10
-    assert loaded.account.open_files == 1
+    assert len(loaded.account.open_files) == 1
 
 
 def test_damage_found_while_reading_becomes_rows(tmp_path: Path) -> None:

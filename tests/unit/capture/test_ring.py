@@ -94,7 +94,7 @@ def test_aggregate_rows_are_taken_from_the_ring(tmp_path: Path) -> None:
     (tmp_path / RING_NAME).write_bytes(ring_file([(Schema.AGGREGATE, 7, 0, rows)], capacity=8))
     loaded = load_folder(tmp_path)
     assert loaded.column("aggregates", "count").tolist() == [3, 4]
-    assert loaded.account.unused_rows == 6
+    assert loaded.account.schemas["aggregate"].unused_open == 6
     assert loaded.account.schemas["aggregate"].read_open == 2
 
 
@@ -138,6 +138,31 @@ def test_any_ring_of_any_length(data: st.DataObject) -> None:
         at = data.draw(st.integers(0, 40) | st.integers(4096, 4096 + 80))
         whole[at] = data.draw(st.integers(0, 255))
     check_segments(bytes(whole[: data.draw(st.integers(0, len(whole)))]))
+
+
+def with_gap(pages: int, after: int = 1) -> bytes:
+    """Return a ring with a few pages of zeros before the area number ``after``."""
+    areas = [(Schema.OP, 7, 2, ops(110, 3)), (Schema.OP, 8, 0, ops(200, 2))]
+    whole = ring_file(areas)
+    at = 4096 + after * (len(whole) - 4096) // 2
+    return whole[:at] + bytes(4096 * pages) + whole[at:]
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+@pytest.mark.parametrize("pages", [1, 2, 65])
+def test_an_area_that_was_being_made_is_stepped_over(
+    tmp_path: Path, pages: int, after: int
+) -> None:
+    killed(tmp_path, with_gap(pages, after))
+    loaded = load_folder(tmp_path)
+    times = sorted(loaded.column("ops", "t_tsc").tolist())
+    assert times == [*range(100, 113), 200, 201]
+    check_balance(loaded)
+
+
+def test_an_area_half_allocated_at_the_end(tmp_path: Path) -> None:
+    killed(tmp_path, with_gap(1, 2)[:-4000])
+    assert len(load_folder(tmp_path).column("ops", "t_tsc")) == 15
 
 
 def check_segments(data: bytes) -> None:

@@ -109,6 +109,17 @@ static struct st_channel *in_channel(const struct ofi_cq *cq, const struct ofi_e
     return st_channel_get(&key);
 }
 
+/* Two threads that post at once, and two that read the queue where the posting order does not
+ * tell messages apart: a buffer for many, or none that was posted. */
+static bool arrival_unsure(const struct ofi_cq *cq, const struct st_pending *posted)
+{
+    if ((posted->flags & OFI_PENDING_SHARED) && !(posted->flags & OFI_PENDING_CONNECTED))
+        return true;
+    bool by_arrival = !posted->channel || (posted->flags & OFI_PENDING_MULTI);
+    return (by_arrival && st_owner_several(&cq->reader)) ||
+           (posted->channel && ofi_several_posted(posted->channel));
+}
+
 static void arrival_record(struct ofi_cq *cq, const struct ofi_entry *entry,
                            const struct st_pending *posted, uint8_t flags)
 {
@@ -120,11 +131,11 @@ static void arrival_record(struct ofi_cq *cq, const struct ofi_entry *entry,
     flags |= entry->record_flags;
     if (!sized)
         flags |= ST_SIZE_UNKNOWN;
-    if ((posted->flags & OFI_PENDING_SHARED) && !(posted->flags & OFI_PENDING_CONNECTED))
+    uint32_t ordinal = st_ordinal_next(channel, cq->shared);
+    if (arrival_unsure(cq, posted))
         flags |= ST_ORDER_UNCERTAIN;
-    st_op(entry->t_tsc, sized ? entry->size_bytes : 0, channel->id,
-          st_ordinal_next(channel, cq->shared), ST_OP_RECV, entry->call, entry->depth, flags,
-          posted->order);
+    st_op(entry->t_tsc, sized ? entry->size_bytes : 0, channel->id, ordinal, ST_OP_RECV,
+          entry->call, entry->depth, flags, posted->order);
 }
 
 static void receive_failed(struct ofi_cq *cq, const struct ofi_entry *entry,

@@ -10,6 +10,8 @@ struct reading {
 
 static void reading_begin(struct reading *reading, struct ofi_cq *cq)
 {
+    if (cq->shared)
+        st_owner_claim(&cq->reader, &ofi_busy);
     reading->cq = ofi_enter(&reading->frame, cq, cq->depth) ? cq : NULL;
 }
 

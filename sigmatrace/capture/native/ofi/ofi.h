@@ -124,6 +124,7 @@ struct ofi_cq {
     bool takes_receives;
     uint8_t depth;
     bool shared;
+    uintptr_t reader;     /* while shared: st_owner_claim */
 };
 
 struct ofi_ep {
@@ -141,6 +142,7 @@ struct ofi_ep {
     bool connected, shared, directed, is_srx, selective_tx, selective_rx;
     bool takes_receives;  /* FI_RX_CQ_DATA: a remote write with data uses up a posted receive */
     uint64_t tx_flags, rx_flags; /* default operation flags */
+    uintptr_t sender, receiver;  /* while shared: st_owner_claim */
 };
 
 /* Completions without flags, of sends and receives mixed: contexts alone tell them apart. */
@@ -253,6 +255,10 @@ void ofi_out_begin(struct ofi_call *call, const struct ofi_table *table, struct 
 void ofi_out_end(struct ofi_call *call, struct ofi_out *out, ssize_t result);
 void ofi_in_begin(struct ofi_call *call, const struct ofi_table *table, struct ofi_in *in);
 void ofi_in_end(struct ofi_call *call, struct ofi_in *in, ssize_t result);
+
+/* Have several threads posted receives on the endpoint or shared receive context of this object
+ * id? Asked when a receive ends, when the endpoint itself may be gone. */
+bool ofi_several_posted(uint32_t object);
 
 static inline uint64_t ofi_iov_bytes(const struct iovec *iov, size_t count)
 {

@@ -57,6 +57,8 @@ void ofi_out_begin(struct ofi_call *call, const struct ofi_table *table, struct 
     struct ofi_ep *ep = table->owner;
     if (!call_enter(call, ep))
         return;
+    if (ep->shared)
+        st_owner_claim(&ep->sender, &ofi_busy);
     if (!out->has_flags)
         out->flags = ep->tx_flags;
     else if (out->flags & FI_REMOTE_CQ_DATA)
@@ -99,6 +101,8 @@ void ofi_out_end(struct ofi_call *call, struct ofi_out *out, ssize_t result)
     uint32_t ordinal = st_ordinal_next(channel, call->ep->shared);
     if (out->filed && ordinal != out->predicted)
         out_refile(call, out, ordinal);
+    if (st_owner_several(&call->ep->sender))
+        out->record_flags |= ST_ORDER_UNCERTAIN;
     st_op(call->begin_tsc, out->size_bytes, channel->id, ordinal, out->op,
           ofi_call_number[out->name], call->frame.depth, out->record_flags | call->frame.flags,
           end_tsc ? st_span(call->begin_tsc, end_tsc) : 0);
@@ -114,6 +118,26 @@ void ofi_out_end(struct ofi_call *call, struct ofi_out *out, ssize_t result)
 static bool in_reported(const struct ofi_ep *ep, const struct ofi_in *in)
 {
     return ep->space && (!ep->selective_rx || (in->flags & FI_COMPLETION));
+}
+
+#define POSTED_BITS (1u << 16)
+
+static uint64_t several_posted[POSTED_BITS / 64]; /* by object id, modulo */
+
+bool ofi_several_posted(uint32_t object)
+{
+    uint32_t bit = object % POSTED_BITS;
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    return __atomic_load_n(&several_posted[bit / 64], __ATOMIC_RELAXED) >> bit % 64 & 1;
+}
+
+/* This thread is about to post a receive. */
+static void in_claim(struct ofi_ep *ep)
+{
+    uint32_t bit = ep->object % POSTED_BITS;
+    st_owner_claim(&ep->receiver, &ofi_busy);
+    if (st_owner_several(&ep->receiver) && !ofi_several_posted(ep->object))
+        __atomic_fetch_or(&several_posted[bit / 64], 1ULL << bit % 64, __ATOMIC_RELEASE);
 }
 
 static uint64_t in_peer(const struct ofi_ep *ep, const struct ofi_in *in)
@@ -155,12 +179,15 @@ void ofi_in_begin(struct ofi_call *call, const struct ofi_table *table, struct o
         in->flags = ep->rx_flags;
     if (!in_reported(ep, in))
         return;
+    if (ep->shared)
+        in_claim(ep);
     in->order = in_order(ep, in);
     const struct st_pending value = {
         .size_bytes = in->size_bytes,
         .tag = in->tag,
         .peer = in_peer(ep, in),
         .object = ep->object,
+        .channel = ep->object, /* stays when a shared receive context's endpoint is found */
         .order = in->order,
         .op = ST_OP_RECV,
         .call = ofi_call_number[in->name],

@@ -92,8 +92,7 @@ void st_ucp_sent(struct st_ucp_call *call, const struct st_ucp_op *op, bool comp
     uint8_t flags = op->flags;
     if (completed)
         flags |= ST_INLINE;
-    if (slot->shared)
-        flags |= ST_ORDER_UNCERTAIN;
+    flags |= st_slot_order(slot, ST_USE_SEND);
     st_op(call->t_tsc, op->size, channel, ordinal, op->op, st_ucx_calls[op->call], call->depth,
           flags, span);
     if (st_ucx_mode == ST_MODE_FULL && op->raddr) {
@@ -163,6 +162,7 @@ static void on_sent(void *handle, ucs_status_t status, void *user_data)
 const ucp_request_param_t *st_ucp_follow(struct st_ucp_call *call,
                                          const ucp_request_param_t *param)
 {
+    st_slot_use(call->slot, ST_USE_SEND);
     if (st_ucx_mode != ST_MODE_FULL)
         return param;
     call->request = st_request_new(param, call->slot->shared);

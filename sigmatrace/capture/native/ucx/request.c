@@ -197,6 +197,7 @@ ST_API void ucp_request_cancel(ucp_worker_h worker, void *request)
     }
     struct st_ucp_op op = {
         .op = ST_OP_CANCEL, .kind = ST_KIND_MSG, .call = ST_CALL_ucp_request_cancel};
+    st_slot_use(call.slot, ST_USE_SEND);
     call.library->ucp_request_cancel(worker, request);
     st_ucp_sent(&call, &op, true);
     st_ucp_end(&call);

@@ -29,6 +29,8 @@ static void record_am(const struct am_handler *handler, uint64_t size, ucp_ep_h 
                                  .peer = ep ? ep->id : ST_UNKNOWN_PEER,
                                  .tag = handler->id,
                                  .shared = worker->shared};
+    /* The library calls handlers under the worker's lock: caution, should that change. */
+    st_slot_use(worker, ST_USE_HANDLE);
     uint32_t channel, ordinal;
     if (!st_ucx_channel(&key, &channel, &ordinal))
         return;
@@ -36,7 +38,7 @@ static void record_am(const struct am_handler *handler, uint64_t size, ucp_ep_h 
                                     : worker->arrived++;
     uint8_t depth = st_enter() - st_ucx_thread.inside;
     st_leave();
-    uint8_t flags = worker->shared ? ST_ORDER_UNCERTAIN : 0;
+    uint8_t flags = st_slot_order(worker, ST_USE_HANDLE);
     st_op(t_tsc, size, channel, ordinal, ST_OP_RECV, st_ucx_calls[call], depth, flags, order);
     if (data_to_come && st_ucx_mode == ST_MODE_FULL) {
         struct st_pending pending = {.channel = channel, .ordinal = ordinal, .flags = flags};

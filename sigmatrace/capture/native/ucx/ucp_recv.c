@@ -9,6 +9,7 @@
 
 static uint32_t next_order(struct st_slot *slot)
 {
+    st_slot_use(slot, ST_USE_POST);
     if (slot->shared)
         return __atomic_fetch_add(&slot->posted, 1, __ATOMIC_RELAXED);
     return slot->posted++;
@@ -21,15 +22,15 @@ static uint8_t arrival_depth(void)
     return depth - st_ucx_thread.inside;
 }
 
-static void record_arrival(const struct st_channel_key *key, enum st_ucx_call call, uint64_t size,
-                           uint8_t flags, uint32_t order)
+/* Who posted decides, not who sees it complete: `order` restores the order of posting. */
+static void record_arrival(const struct st_slot *slot, const struct st_channel_key *key,
+                           enum st_ucx_call call, uint64_t size, uint8_t flags, uint32_t order)
 {
     uint64_t t_tsc = st_ucx_now();
     uint32_t channel, ordinal;
     if (!st_ucx_channel(key, &channel, &ordinal))
         return;
-    if (key->shared)
-        flags |= ST_ORDER_UNCERTAIN;
+    flags |= st_slot_order(slot, ST_USE_POST);
     st_op(t_tsc, size, channel, ordinal, ST_OP_RECV, st_ucx_calls[call], arrival_depth(), flags,
           order);
 }
@@ -47,7 +48,7 @@ static void on_received(void *handle, ucs_status_t status, const ucp_tag_recv_in
         struct st_channel_key key = request->key;
         key.tag = info->sender_tag;
         uint8_t flags = (inside ? ST_INLINE : 0) | (status == UCS_OK ? 0 : ST_FAILED);
-        record_arrival(&key, request->call, info->length, flags, request->order);
+        record_arrival(request->slot, &key, request->call, info->length, flags, request->order);
     }
     if (inside && request->hold) {
         request->held = true;
@@ -78,6 +79,7 @@ static const ucp_request_param_t *receive_begin(struct st_ucp_call *call, enum s
                                            .flags = ST_HAS_TAG,
                                            .peer = ST_UNKNOWN_PEER,
                                            .shared = worker->shared};
+    request->slot = worker;
     request->call = code;
     request->order = order;
     request->hold = !(param->op_attr_mask & UCP_OP_ATTR_FLAG_NO_IMM_CMPL);
@@ -204,6 +206,9 @@ ST_API ucp_tag_message_h ucp_tag_probe_nb(ucp_worker_h worker, ucp_tag_t tag, uc
     struct st_ucp_call call;
     if (!st_ucp_begin(&call, worker, ST_SLOT_WORKER, ST_CALLER))
         return call.library->ucp_tag_probe_nb(worker, tag, tag_mask, removed, info);
+    st_slot_use(call.slot, ST_USE_SEND);
+    if (removed)
+        st_slot_use(call.slot, ST_USE_POST);
     ucp_tag_message_h message =
         call.library->ucp_tag_probe_nb(worker, tag, tag_mask, removed, info);
     if (message && removed) {
@@ -241,7 +246,7 @@ static void on_stream(void *handle, ucs_status_t status, size_t length, void *us
     uint8_t flags = (st_ucx_thread.posting == request ? ST_INLINE : 0) |
                     (status == UCS_OK ? 0 : ST_FAILED);
     if (status == UCS_OK || length)
-        record_arrival(&request->key, request->call, length, flags, request->order);
+        record_arrival(request->slot, &request->key, request->call, length, flags, request->order);
     if (st_request_swap(request, ST_REQUEST_DONE) == ST_REQUEST_POSTED)
         st_request_free(request);
     if (callback)
@@ -260,6 +265,7 @@ static ucs_status_ptr_t stream_receive(struct st_ucp_call *call, enum st_ucx_cal
     st_ucx_thread.posting = request;
     if (request) {
         request->key = key;
+        request->slot = call->slot;
         request->call = code;
         request->order = order;
         request->param.base.cb.recv_stream = on_stream;
@@ -268,7 +274,7 @@ static ucs_status_ptr_t stream_receive(struct st_ucp_call *call, enum st_ucx_cal
     ucs_status_ptr_t result =
         call->library->ucp_stream_recv_nbx(ep, buffer, count, length, param);
     if (result == NULL)
-        record_arrival(&key, code, *length, ST_INLINE, order);
+        record_arrival(call->slot, &key, code, *length, ST_INLINE, order);
     return receive_end(call, param, result);
 }
 
@@ -302,10 +308,11 @@ ST_API ucs_status_ptr_t ucp_stream_recv_data_nb(ucp_ep_h ep, size_t *length)
     struct st_ucp_call call;
     if (!st_ucp_begin(&call, ep, ST_SLOT_EP, ST_CALLER))
         return call.library->ucp_stream_recv_data_nb(ep, length);
+    st_slot_use(call.slot, ST_USE_POST);
     ucs_status_ptr_t result = call.library->ucp_stream_recv_data_nb(ep, length);
     if (UCS_PTR_IS_PTR(result)) {
         struct st_channel_key key = stream_key(call.slot);
-        record_arrival(&key, ST_CALL_ucp_stream_recv_data_nb, *length, ST_INLINE,
+        record_arrival(call.slot, &key, ST_CALL_ucp_stream_recv_data_nb, *length, ST_INLINE,
                        next_order(call.slot));
     }
     st_ucp_end(&call);

@@ -49,6 +49,7 @@ static inline struct st_ucp_op rma_op(uint8_t code, uint64_t size, uint64_t radd
         if (!st_ucp_begin(&call, handle, type, ST_CALLER))                                         \
             return call.library->name arguments;                                                   \
         struct st_ucp_op op = make_op(ST_CALL_##name);                                             \
+        st_slot_use(call.slot, ST_USE_SEND);                                                       \
         return st_ucp_sent_status(&call, &op, call.library->name arguments);                       \
     }
 

@@ -115,6 +115,14 @@ enum st_slot_type {
     ST_SLOT_UCT_EP
 };
 
+/* Streams of operations on a handle, each with its own order. */
+enum st_slot_use {
+    ST_USE_SEND,   /* outgoing operations */
+    ST_USE_POST,   /* receives, as they are posted */
+    ST_USE_HANDLE, /* active messages, as their handlers are called */
+    ST_USES
+};
+
 struct st_slot {
     const void *handle;
     uint32_t state; /* slot.c */
@@ -124,6 +132,7 @@ struct st_slot {
     uint32_t id;            /* object id */
     uint32_t posted;        /* worker: receives posted so far */
     uint32_t arrived;       /* worker, interface: arrivals without a posted receive so far */
+    uintptr_t owners[ST_USES]; /* while shared: st_owner_claim */
     struct st_slot *parent; /* endpoint: its worker or interface; NULL when unknown */
     struct st_ucx_library *library;
     void *data; /* interface: struct st_uct_iface */
@@ -149,6 +158,18 @@ struct st_ucx_thread {
     bool registered;
 };
 extern __thread struct st_ucx_thread st_ucx_thread;
+
+/* This thread is about to use it: before the library is called. */
+static inline void st_slot_use(struct st_slot *slot, enum st_slot_use use)
+{
+    if (slot->shared)
+        st_owner_claim(&slot->owners[use], &st_ucx_thread);
+}
+/* ORDER_UNCERTAIN when several threads have, else 0: after the ordinal is taken. */
+static inline uint8_t st_slot_order(const struct st_slot *slot, enum st_slot_use use)
+{
+    return st_owner_several(&slot->owners[use]) ? ST_ORDER_UNCERTAIN : 0;
+}
 
 struct st_ucp_call {
     struct st_ucx_library *library;
@@ -213,6 +234,7 @@ struct st_request {
     void *user_data;
     struct st_ucp_param param; /* what the library is given */
     struct st_channel_key key; /* receive */
+    struct st_slot *slot;      /* receive: where it was posted */
     uint64_t t_tsc, size;
     ucp_tag_recv_info_t info;
     uint32_t channel, ordinal, order;
@@ -231,7 +253,8 @@ struct st_request *st_request_find(const void *handle);
 /* Sets the state, returns the one before. */
 int st_request_swap(struct st_request *request, enum st_request_state state);
 
-/* Mode full: has the completion of a send recorded; `param` comes back unless it does so. */
+/* Before an operation is handed to the library. Mode full: has its completion recorded; `param`
+ * comes back unless it does so. */
 const ucp_request_param_t *st_ucp_follow(struct st_ucp_call *call,
                                          const ucp_request_param_t *param);
 /* The completion, as the callback sees it; mode full records it. */

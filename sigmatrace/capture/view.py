@@ -1,0 +1,87 @@
+"""A file read in pieces, as if it were bytes.
+
+Files are not mapped: one that shrinks while it is read (a full disk cleared, a copy over it) would
+kill the process with SIGBUS. Reading costs no more: a page fault is dearer than copying a page.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+_WINDOW_BYTES = 8 << 10
+_SEARCH_BYTES = 1 << 20
+
+
+class FileView:
+    """A file of the size that it had when it was opened; bytes that went away since are 0.
+
+    Args:
+        fd: Open for reading, as long as the view is used.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._size = os.fstat(fd).st_size
+        self._window = b""
+        self._window_at = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, span: slice) -> bytes:
+        """Return the bytes of a slice without a step, cut at the end of the file as of bytes."""
+        start, stop, _ = span.indices(self._size)
+        at = start - self._window_at
+        if at < 0 or at + stop - start > len(self._window):
+            if stop - start > _WINDOW_BYTES:
+                return self._pread(start, stop - start)
+            size = min(_WINDOW_BYTES, self._size - start)
+            self._window, self._window_at, at = self._pread(start, size), start, 0
+        return self._window[at : at + max(0, stop - start)]
+
+    def find(self, what: bytes, start: int) -> int:
+        """Return where ``what`` is found first from ``start`` on, -1 if nowhere."""
+        while start < self._size:
+            size = min(_SEARCH_BYTES, self._size - start)
+            at = self._pread(start, size).find(what)
+            if at >= 0:
+                return start + at
+            start += size if start + size == self._size else size - len(what) + 1
+        return -1
+
+    def read_into(self, start: int, out: np.ndarray) -> bool:
+        """Fill ``out`` (u1) with what is in the file now; return whether it reaches so far."""
+        done = 0
+        while done < out.size:
+            count = os.preadv(self._fd, [out[done:].data], start + done)
+            if count == 0:
+                return False
+            done += count
+        return True
+
+    def forget(self) -> None:
+        """Read anew what is asked for next: a live process may have changed it."""
+        self._window = b""
+
+    def _pread(self, start: int, size: int) -> bytes:
+        parts = []
+        while size > 0 and (part := os.pread(self._fd, size, start)):
+            parts.append(part)
+            start, size = start + len(part), size - len(part)
+        return parts[0] if len(parts) == 1 and size == 0 else b"".join(parts) + bytes(size)
+
+
+@contextmanager
+def opened(path: str | Path) -> Iterator[FileView]:
+    """Open a file for reading.
+
+    Raises:
+        OSError: It cannot be opened.
+    """
+    with Path(path).open("rb", buffering=0) as file:
+        yield FileView(file.fileno())

@@ -1,0 +1,80 @@
+"""Endpoints and workers for several threads: the order is uncertain once two use them, not before.
+
+The programs (ucx_threads.c, ofi_threads.c) exchange messages with themselves: ROUNDS that one
+thread alone exchanges, then ROUNDS of the same thread in the company of another, which exchanges
+as many of its own (`two`) or only drives progress and reads completions (`one`).
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import ofi_run
+import pytest
+import ucx_run
+
+pytestmark = pytest.mark.real
+
+ORDER_UNCERTAIN = 2
+SEND, RECV = 1, 2
+ROUNDS = 50
+
+
+def marked(ops: list[tuple[int, int, int]]) -> Counter[Any]:
+    """Operations by which (1 alone, 2 in company, 3 the other thread), op, and uncertain or not."""
+    return Counter((which, op, bool(flags & ORDER_UNCERTAIN)) for which, op, flags in ops)
+
+
+def wanted(company: str) -> Counter[Any]:
+    told = {1: False, 2: False} if company == "one" else {1: False, 2: True, 3: True}
+    return Counter(
+        {(which, op, sure): ROUNDS for which, sure in told.items() for op in (SEND, RECV)}
+    )
+
+
+needs_ucx = pytest.mark.skipif(
+    not Path("/usr/include/ucp/api/ucp.h").exists() or not shutil.which("ninja"),
+    reason="no UCX headers, or no ninja",
+)
+
+
+@needs_ucx
+@pytest.mark.parametrize("mode", ["simple", "full"])
+@pytest.mark.parametrize("version", ["debian", "wheel"])
+@pytest.mark.parametrize("company", ["one", "two"])
+def test_ucx_worker(shim: Path, company: str, version: str, mode: str, tmp_path: Path) -> None:
+    found = ucx_run.ucx(version)
+    if not found:
+        pytest.skip(f"UCX of {version} is not installed")
+    program = tmp_path / "ucx_threads"
+    flags = ["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]
+    source = ucx_run.HERE / "ucx_threads.c"
+    subprocess.run(["cc", *flags, source, "-o", program, "-lucp"], check=True)
+    out = tmp_path / "run"
+    env = ucx_run.Setting(shim, found, mode, tls="self").environment(out)
+    subprocess.run([program, company], env=env, check=True, timeout=60)
+    (rank,) = ucx_run.read_all(out)
+    traced = ucx_run.Traced(rank)
+    traced.check_ordinals()
+    assert all(op["on"]["thread_shared"] for op in traced.ops)
+    ops = [(op["on"]["tag"], op["op"], op["flags"]) for op in traced.ops if op["on"]["kind"] == 2]
+    assert marked(ops) == wanted(company)
+
+
+@pytest.mark.skipif(not shutil.which("fi_pingpong"), reason="libfabric-bin is not installed")
+@pytest.mark.parametrize("entry", ["hook", "preload"])
+@pytest.mark.parametrize("company", ["one", "two"])
+def test_ofi_endpoint(company: str, entry: str, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    program = ofi_run.compiled("ofi_threads")
+    env = ofi_run.environment(entry, out, "full")
+    subprocess.run([program, "tcp;ofi_rxm", company], env=env, check=True, timeout=60)
+    (rank,) = ofi_run.read_all(out)
+    channels = {channel["id"]: channel for channel in rank.records(2)}
+    ops = [op for op in rank.records(1) if op["depth"] == 0 and op["op"] in (SEND, RECV)]
+    assert all(channels[op["channel"]]["thread_shared"] for op in ops)
+    assert marked([(op["size_bytes"], op["op"], op["flags"]) for op in ops]) == wanted(company)
