@@ -20,6 +20,7 @@ from sigmatrace.capture.objects import KNOWN_TYPES, object_tables, thread_names
 from sigmatrace.capture.view import opened
 from sigmatrace.errors import RunNotFoundError
 from sigmatrace.schema import ITEM_MAGIC, RECORDS, Item, Schema
+from sigmatrace.text import counted
 
 SUFFIX, RING_SUFFIX = ".msgpack", ".ring"
 FROM_FILE, FROM_RING = 0, 1
@@ -102,6 +103,9 @@ class LostChunk(NamedTuple):
     reason: str
 
 
+_NO_CHANNELS = np.empty(0, RECORDS[Schema.CHANNEL])
+
+
 @dataclass
 class FileIndex:
     """What is in a rank file (and its ring file), without the data of events.
@@ -129,9 +133,9 @@ class FileIndex:
     problem: str = ""
     header: Header = field(default_factory=lambda: Header("", -1, 0))
     chunks: np.ndarray = field(default_factory=lambda: np.empty(0, CHUNK))
-    channels: np.ndarray = field(default_factory=lambda: np.empty(0, RECORDS[Schema.CHANNEL]))
+    channels: np.ndarray = field(default_factory=lambda: _NO_CHANNELS)
     channel_rows: int = 0
-    tables: dict[str, pa.Table] = field(default_factory=lambda: object_tables({}, ""))
+    tables: dict[str, pa.Table] = field(default_factory=lambda: object_tables({}, _NO_CHANNELS, ""))
     threads: dict[int, str] = field(default_factory=dict)
     clocks: list[tuple[int, int, int, str]] = field(default_factory=list)
     end: End | None = None
@@ -172,10 +176,10 @@ def find_rank_files(folder: str | Path) -> list[Path]:
             f"no trace files (*{SUFFIX}) in {folder}",
             "nothing was recorded there; see what sigmatrace-capture said",
         )
+    others = len(files) - 1
+    more = f" and {counted(others, 'other')} are" if others else " is"
     raise RunNotFoundError(
-        f"no trace files in {folder}: {files[0].name}"
-        + (f" and {len(files) - 1} more" if len(files) > 1 else "")
-        + " are not of SigmaTrace's format",
+        f"no trace files in {folder}: {files[0].name}{more} not of SigmaTrace's format",
         "give the folder of a capture",
     )
 
@@ -272,7 +276,7 @@ class _Builder:
             rows = np.concatenate(self.channels)
             index.channel_rows = len(rows)
             index.channels = rows[np.unique(rows["id"], return_index=True)[1]]
-        index.tables = object_tables(self.objects, header.host)
+        index.tables = object_tables(self.objects, index.channels, header.host)
         index.threads = thread_names(self.objects)
         return index
 

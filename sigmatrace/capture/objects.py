@@ -5,38 +5,48 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from sigmatrace.capture.names.fields import Fields, Objects, integer, of_type, text
+from sigmatrace.capture.names.fields import Fields, Objects, binary, integer, of_type, text
 from sigmatrace.capture.names.naming import Endpoint
 from sigmatrace.capture.names.ofi import OFI
 from sigmatrace.capture.names.ucx import UCX
+from sigmatrace.capture.names.verbs import VERBS
 from sigmatrace.capture.tables import rows
 from sigmatrace.schema import Layer
 
-_NAMINGS = (OFI, UCX)
+_NAMINGS = (OFI, UCX, VERBS)
 _ENDPOINTS: dict[str, Endpoint] = {
     kind: endpoint for naming in _NAMINGS for kind, endpoint in naming.endpoints.items()
 }
 KNOWN_TYPES = frozenset(("library", "thread", "name", "memory", *_ENDPOINTS)).union(
     *(naming.others for naming in _NAMINGS)
 )
-OBJECT_TABLES = ("endpoints", "addresses", "regions", "names", "libraries")
+OBJECT_TABLES = ("endpoints", "addresses", "regions", "ports", "gids", "names", "libraries")
 
 
-def object_tables(objects: Objects, host: str) -> dict[str, pa.Table]:
+def object_tables(objects: Objects, channels: np.ndarray, host: str) -> dict[str, pa.Table]:
     """Return the tables ``OBJECT_TABLES`` of one process, without the column ``proc``.
 
     Args:
         objects: Merged fields by object id.
+        channels: Channel records.
         host: The process's host.
     """
-    addresses = [row for one in _NAMINGS if one.addresses for row in one.addresses(objects, host)]
+    addresses = [
+        row
+        for naming in _NAMINGS
+        if naming.addresses
+        for row in naming.addresses(objects, channels, host)
+    ]
     names = [(key, text(name, "name")) for key, name in of_type(objects, "name").items()]
     return {
         "endpoints": _rows("endpoints", _endpoint_rows(objects, host)),
         "addresses": _rows("addresses", addresses),
         "regions": _rows("regions", [_region(*x) for x in of_type(objects, "memory").items()]),
+        "ports": _rows("ports", _port_rows(objects)),
+        "gids": _rows("gids", [_gid_row(x) for x in of_type(objects, "ib_gid").values()]),
         "names": _rows("names", names),
         "libraries": _rows(
             "libraries", [_library_row(x) for x in of_type(objects, "library").values()]
@@ -72,9 +82,9 @@ def _endpoint_rows(objects: Objects, host: str) -> list[tuple[Any, ...]]:
         endpoint = _ENDPOINTS.get(kind)
         if endpoint is None:
             continue
-        local, peer = endpoint.ends(fields, objects, host)
+        local, peer, av = endpoint.ends(key, fields, objects, host)
         owner = integer(fields, endpoint.owner) if endpoint.owner else 0
-        names = local, peer, owner, integer(fields, "av"), integer(fields, "depth", 8)
+        names = local, peer, owner, av, integer(fields, "depth", 8)
         life = lives[local, peer] if local and peer else 0
         lives[local, peer] += 1
         result.append((key, int(endpoint.layer), kind, *names, life, *_life(fields)))
@@ -86,3 +96,23 @@ def _region(key: int, fields: Fields) -> tuple[Any, ...]:
     layer = next((one for one in Layer if one.name.lower() == name), 0)
     numbers = (integer(fields, what, 64) for what in ("key", "address", "length_bytes"))
     return (key, int(layer), *numbers, *_life(fields))
+
+
+def _port_rows(objects: Objects) -> list[tuple[Any, ...]]:
+    rows = []
+    for key, fields in of_type(objects, "ib_port").items():
+        device = objects.get(integer(fields, "device"), {})
+        where = text(device, "name"), integer(device, "node_guid", 64), integer(device, "numa")
+        what = (
+            text(fields, "link_layer"),
+            integer(fields, "mtu_bytes"),
+            integer(fields, "rate_mbps"),
+        )
+        number = integer(fields, "port", 8), integer(fields, "lid", 16)
+        rows.append((key, *where, *number, *what, text(fields, "netdev")))
+    return rows
+
+
+def _gid_row(fields: Fields) -> tuple[Any, ...]:
+    numbers = integer(fields, "port"), integer(fields, "index")
+    return (*numbers, binary(fields, "gid").hex(), text(fields, "gid_type"))

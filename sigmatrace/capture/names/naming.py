@@ -7,13 +7,34 @@ worked out. A name that only means something on its host ends in ``@HOST``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
 
 from sigmatrace.capture.names.fields import Fields, Objects
 from sigmatrace.schema import Layer
 
-Ends = Callable[[Fields, Objects, str], tuple[str, str]]
-"""From an object's fields, all objects and the host to its own name and its peer's."""
+
+class Names(NamedTuple):
+    """What an endpoint is called.
+
+    Attributes:
+        local: Its own name, "" for none.
+        peer: The other end's, of connected ones.
+        av: Id of what resolves its channels' ``peer`` (``addresses``), 0 where that is an object.
+    """
+
+    local: str
+    peer: str = ""
+    av: int = 0
+
+
+Ends = Callable[[int, Fields, Objects, str], Names]
+"""From an object's id and fields, all objects and the host to its names."""
+
+
+Addresses = Callable[[Objects, np.ndarray, str], list[tuple[int, int, str]]]
 
 
 @dataclass(frozen=True)
@@ -22,7 +43,7 @@ class Endpoint:
 
     Attributes:
         layer: Layer whose channels they carry.
-        ends: Own name and, of connected ones, the peer's; "" for none.
+        ends: Its names.
         owner: Field with the id of the object whose name is meant when there is none.
     """
 
@@ -38,9 +59,10 @@ class Naming:
     Attributes:
         endpoints: Types that channels refer to, or name their peer by.
         others: Types that are known and have no row of their own in ``endpoints``.
-        addresses: From objects and host to rows (address vector, address, name).
+        addresses: From objects, channel records and host to rows (address vector, address,
+            name).
     """
 
     endpoints: Mapping[str, Endpoint]
     others: frozenset[str] = frozenset()
-    addresses: Callable[[Objects, str], list[tuple[int, int, str]]] | None = field(default=None)
+    addresses: Addresses | None = None

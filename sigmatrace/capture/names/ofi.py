@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from sigmatrace.capture.names.fields import Fields, Objects, binary, integer, of_type, text
-from sigmatrace.capture.names.naming import Endpoint, Naming
+from sigmatrace.capture.names.naming import Endpoint, Names, Naming
 from sigmatrace.capture.names.sockets import socket_name
 from sigmatrace.schema import Layer
 
@@ -27,13 +29,14 @@ def ofi_name(provider: str, ep_type: str, address: bytes, host: str) -> str:
     return name if is_global else f"{name}@{host}"
 
 
-def _ofi_endpoint(fields: Fields, objects: Objects, host: str) -> tuple[str, str]:
+def _ofi_endpoint(key: int, fields: Fields, objects: Objects, host: str) -> Names:
     provider, ep_type = text(fields, "prov"), text(fields, "ep_type")
     local, peer = binary(fields, "local"), binary(fields, "peer")
-    return ofi_name(provider, ep_type, local, host), ofi_name(provider, ep_type, peer, host)
+    own, other = (ofi_name(provider, ep_type, address, host) for address in (local, peer))
+    return Names(own, other, integer(fields, "av"))
 
 
-def _address_rows(objects: Objects, host: str) -> list[tuple[int, int, str]]:
+def _address_rows(objects: Objects, channels: np.ndarray, host: str) -> list[tuple[int, int, str]]:
     """Name the entries of address vectors; an entry that was used for two addresses has none."""
     bound: dict[int, Fields] = {}
     for fields in of_type(objects, "ofi_endpoint").values():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sigmatrace.capture.names.fields import Fields, Objects, binary, integer, text
-from sigmatrace.capture.names.naming import Endpoint, Naming
+from sigmatrace.capture.names.naming import Endpoint, Names, Naming
 from sigmatrace.capture.names.sockets import socket_name
 from sigmatrace.schema import Layer
 
@@ -18,33 +18,34 @@ def uct_name(transport: str, device: bytes, interface: bytes, host: str) -> str:
     return f"{name}@{host}" if transport in _HOST_LOCAL_TRANSPORTS else name
 
 
-def _ucp_worker(fields: Fields, objects: Objects, host: str) -> tuple[str, str]:
-    return (f"ucp:{integer(fields, 'uid', 64):016x}" if "uid" in fields else ""), ""
+def _ucp_worker(key: int, fields: Fields, objects: Objects, host: str) -> Names:
+    return Names(f"ucp:{integer(fields, 'uid', 64):016x}" if "uid" in fields else "")
 
 
-def _ucp_ep(fields: Fields, objects: Objects, host: str) -> tuple[str, str]:
+def _ucp_ep(key: int, fields: Fields, objects: Objects, host: str) -> Names:
     if "remote_uid" in fields:
-        return "", f"ucp:{integer(fields, 'remote_uid', 64):016x}"
+        return Names("", f"ucp:{integer(fields, 'remote_uid', 64):016x}")
     local = socket_name(binary(fields, "local_sockaddr"), host)
     remote = socket_name(binary(fields, "remote_sockaddr"), host)
     if local is None or remote is None:
-        return "", ""
-    return f"ucp:{local}-{remote}", f"ucp:{remote}-{local}"
+        return Names("")
+    return Names(f"ucp:{local}-{remote}", f"ucp:{remote}-{local}")
 
 
-def _uct_iface(fields: Fields, objects: Objects, host: str) -> tuple[str, str]:
+def _uct_iface(key: int, fields: Fields, objects: Objects, host: str) -> Names:
     device, interface = binary(fields, "device_address"), binary(fields, "iface_address")
-    return uct_name(text(fields, "tl"), device, interface, host), ""
+    return Names(uct_name(text(fields, "tl"), device, interface, host))
 
 
-def _uct_ep(fields: Fields, objects: Objects, host: str) -> tuple[str, str]:
+def _uct_ep(key: int, fields: Fields, objects: Objects, host: str) -> Names:
     """Name an endpoint by the remote interface, or (connected ends) by both ends' addresses."""
     iface = objects.get(integer(fields, "iface"), {})
     transport, device = text(iface, "tl"), binary(fields, "device_address")
     local_ep = binary(fields, "local_ep_address")
     local = uct_name(transport, binary(iface, "device_address"), local_ep, host) if local_ep else ""
     remote = binary(fields, "iface_address") or binary(fields, "ep_address")
-    return local, uct_name(transport, device, remote, host) if remote or device else ""
+    peer = uct_name(transport, device, remote, host) if remote or device else ""
+    return Names(local, peer)
 
 
 UCX = Naming(

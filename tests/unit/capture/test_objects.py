@@ -6,12 +6,15 @@ import socket
 import struct
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sigmatrace.capture.names.ofi import ofi_name
 from sigmatrace.capture.names.sockets import socket_name
 from sigmatrace.capture.objects import object_tables, thread_names
-from sigmatrace.schema import Layer
+from sigmatrace.schema import RECORDS, Layer, Schema
+
+NO_CHANNELS = np.empty(0, RECORDS[Schema.CHANNEL])
 
 
 def ipv4(ip: str, port: int, size: int = 16) -> bytes:
@@ -60,7 +63,7 @@ def test_libfabric_names(provider: str, address: bytes, name: str) -> None:
 
 
 def endpoints(objects: dict[int, dict[str, Any]], host: str = "h") -> dict[int, dict[str, Any]]:
-    rows = object_tables(objects, host)["endpoints"].to_pylist()
+    rows = object_tables(objects, NO_CHANNELS, host)["endpoints"].to_pylist()
     return {row["object"]: row for row in rows}
 
 
@@ -83,7 +86,7 @@ def test_a_connection_with_the_names_of_an_earlier_one_is_its_later_life() -> No
 
 def test_registered_memory_is_a_region() -> None:
     one = {"type": "memory", "layer": "ofi", "address": 4096, "length_bytes": 64, "key": 2**63}
-    tables = object_tables({7: {**one, "t_tsc": 5, "closed_tsc": 8}}, "h")
+    tables = object_tables({7: {**one, "t_tsc": 5, "closed_tsc": 8}}, NO_CHANNELS, "h")
     assert tables["regions"].to_pylist() == [
         {
             "object": 7, "layer": Layer.OFI, "key": 2**63, "address": 4096, "length_bytes": 64,
@@ -101,7 +104,7 @@ def test_an_address_is_named_as_the_endpoint_that_owns_it(ep_type: str) -> None:
         2: {"type": "ofi_endpoint", "prov": "tcp", "ep_type": ep_type, "av": 1},
         3: {"type": "ofi_address", "av": 1, "addr": 2**64 - 2, "address": address},
     }
-    [row] = object_tables(sender, "h")["addresses"].to_pylist()
+    [row] = object_tables(sender, NO_CHANNELS, "h")["addresses"].to_pylist()
     assert row == {"av": 1, "addr": 2**64 - 2, "name": endpoints({1: owner})[1]["local"]}
 
 
@@ -113,7 +116,9 @@ def test_an_entry_used_for_two_addresses_has_no_name() -> None:
         4: {"type": "ofi_address", "av": 1, "addr": 1, "address": ipv4("10.0.0.3", 1)},
         5: {"type": "ofi_address", "av": 1, "addr": 1, "address": ipv4("10.0.0.3", 1)},
     }
-    names = [row["name"] for row in object_tables(objects, "h")["addresses"].to_pylist()]
+    names = [
+        row["name"] for row in object_tables(objects, NO_CHANNELS, "h")["addresses"].to_pylist()
+    ]
     assert names == ["", "ofi:tcp/rdm:10.0.0.3:1"]
 
 
@@ -174,7 +179,7 @@ def test_names_threads_and_libraries() -> None:
         3: {"type": "library", "layer": "ucp", "name": "libucp.so.0", "how": "symbol"},
         4: {"type": "library", "layer": "OFI", "name": "libfabric.so.1", "version": "2.5"},
     }
-    tables = object_tables(objects, "h")
+    tables = object_tables(objects, NO_CHANNELS, "h")
     assert tables["names"].to_pylist() == [{"name": 1, "text": "loop"}]
     assert thread_names(objects) == {77: "worker"}
     assert [row["layer"] for row in tables["libraries"].to_pylist()] == ["ucp", "ofi"]

@@ -1,0 +1,72 @@
+"""Names of queue pairs, equal at both ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sigmatrace.capture.names.verbs import aliases, canonical
+from sigmatrace.capture.objects import object_tables
+from sigmatrace.schema import RECORDS, Dir, Kind, Layer, Schema
+
+A, B = bytes(range(16)), bytes(range(16, 32))
+PREFIX = bytes.fromhex("fe80000000000000")
+QP = {"type": "ib_qp", "qp_type": "rc", "device": 1, "port": 1}
+
+
+def named(objects: dict[int, dict[str, Any]], *channels: dict[str, int]) -> dict[str, list[Any]]:
+    records = np.zeros(len(channels), RECORDS[Schema.CHANNEL])
+    for record, fields in zip(records, channels, strict=True):
+        for name, value in fields.items():
+            record[name] = value
+    tables = object_tables(objects, records, "h")
+    return {name: tables[name].to_pylist() for name in ("endpoints", "addresses")}
+
+
+def test_connected_queue_pairs_mirror() -> None:
+    here = {9: {**QP, "qpn": 0x11, "sgid": A, "dgid": B, "dest_qpn": 0x12}}
+    there = {4: {**QP, "qpn": 0x12, "sgid": B, "dgid": A, "dest_qpn": 0x11}}
+    [one], [other] = named(here)["endpoints"], named(there)["endpoints"]
+    assert one["local"] == f"ib:{A.hex()}:11" == other["peer"]
+    assert one["peer"] == f"ib:{B.hex()}:12" == other["local"]
+    assert (one["layer"], one["av"]) == (Layer.VERBS, 0)
+
+
+def test_paths_without_gids_are_named_by_lid_and_subnet() -> None:
+    port = {
+        1: {"type": "ib_device", "name": "mlx5_0"},
+        2: {"type": "ib_port", "device": 1, "port": 1},
+        3: {"type": "ib_gid", "port": 2, "index": 0, "gid": PREFIX + A[:8]},
+    }
+    here = {**port, 9: {**QP, "qpn": 0x11, "slid": 3, "dlid": 5, "dest_qpn": 0x12}}
+    there = {**port, 9: {**QP, "qpn": 0x12, "slid": 5, "dlid": 3, "dest_qpn": 0x11}}
+    [one], [other] = named(here)["endpoints"], named(there)["endpoints"]
+    assert one["local"] == f"ib:lid3/{PREFIX.hex()}:11" == other["peer"]
+    assert one["peer"] == other["local"]
+
+
+def test_a_queue_pair_that_is_not_connected_has_no_peer() -> None:
+    [row] = named({9: {**QP, "qpn": 0x11, "sgid": A}})["endpoints"]
+    assert (row["local"], row["peer"]) == (f"ib:{A.hex()}:11", "")
+
+
+def test_datagrams_go_to_an_address_handle_and_a_number() -> None:
+    objects = {
+        7: {"type": "ib_ah", "device": 1, "port": 1, "dgid": B},
+        9: {**QP, "qp_type": "ud", "qpn": 0x11, "sgid": A},
+    }
+    peer = 0x22 << 32 | 7
+    out = {"object": 9, "peer": peer, "kind": Kind.MSG, "dir": Dir.OUT, "layer": Layer.VERBS}
+    found = named(objects, out, {**out, "peer": 0x22 << 32 | 8}, {**out, "layer": Layer.UCP})
+    assert found["addresses"] == [{"av": 9, "addr": peer, "name": f"ib:{B.hex()}:22"}]
+    assert [row["av"] for row in found["endpoints"]] == [9]
+
+
+def test_all_gids_of_a_port_are_one_place_unless_two_ports_claim_them() -> None:
+    ports = [("h1", ["a", "b"]), ("h2", ["c", "x"]), ("h1", ["a", "b"]), ("h3", ["x", "d"])]
+    known = aliases(ports)
+    assert known == {"a": "a", "b": "a", "c": "c", "d": "x"}
+    assert canonical("ib:b:11", known) == canonical("ib:a:11", known) == "ib:a:11"
+    assert canonical("ib:x:11", known) == "ib:x:11"
+    assert canonical("ucp:b:11", known) == "ucp:b:11"
