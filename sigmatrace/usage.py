@@ -10,7 +10,8 @@ Options
   out=DIR              where the output goes                  default: RUN/sigmatrace-out
   export=NAME          perfetto, json, parquet, csv, matrix; several: export=[perfetto,json]
                                                               default: perfetto
-  stage=[NAME,...]     clock, topology, match, traffic (default), messages (one row per message)
+  stage=[NAME,...]     clock, topology, one_sided, completion, match, traffic (default);
+                       messages (one row per message)
   cluster=NAME         threads, processes, distributed        default: threads
                        cluster.workers=N; distributed: cluster.address=tcp://HOST:PORT
   preset=NAME          summary (json, csv), everything (all exporters)
@@ -28,5 +29,5 @@ Flags
   --version, --help
 
 Exit codes: 0 done, 1 own bug, 2 option, 3 no run, 4 unknown version, 5 several runs mixed,
-6 output, 7 stages do not fit, 8 data lost and strict=true, 130 interrupted
+6 output, 7 stages do not fit or one of yours failed, 8 data lost and strict=true, 130 interrupted
 """

@@ -45,6 +45,7 @@ from sigmatrace.export.perfetto_tracks import (
 )
 from sigmatrace.partition import Partition, Run
 from sigmatrace.schema import Columns, Fate, Op, OpFlag
+from sigmatrace.text import counted
 
 OUTPUT = "trace.pftrace"
 _COPY_BYTES = 256 << 10
@@ -170,10 +171,12 @@ class PerfettoExporter(Exporter):
 def _hint(counts: Mapping[str, int], base_ns: int) -> str:
     hint = f"open {OUTPUT} in Perfetto's viewer; its zero is Unix time {base_ns} ns"
     if counts["aggregate_left_out"]:
-        hint += (
-            f"; {counts['aggregate_left_out']} rows of mode aggregate have no times and are not "
-            "in it: export=json, csv, matrix or parquet shows them"
+        rows = counted(
+            counts["aggregate_left_out"],
+            "row of mode aggregate has no times and is",
+            "rows of mode aggregate have no times and are",
         )
+        hint += f"; {rows} not in it: export=json, csv, matrix or parquet shows what they hold"
     return hint
 
 

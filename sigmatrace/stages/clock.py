@@ -8,6 +8,7 @@ whose own pairs contradict the joint fit is fitted alone, and named.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -16,10 +17,11 @@ import numpy as np
 import pyarrow as pa
 
 from sigmatrace.errors import PipelineError
-from sigmatrace.partition import Partition, Run
+from sigmatrace.partition import Partition, Run, column
 from sigmatrace.schema import STAGE_TABLES, Columns
 from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.stages.clock_fit import HZ_RANGE, SLACK_NS, Fit, fit, narrow, possible, single
+from sigmatrace.text import count_text, counted
 
 NAMED = 20
 """At most this many processes are named in the ledger; the count is complete."""
@@ -73,7 +75,7 @@ class _Process:
 
 
 class Clock(Stage):
-    """Adds ``t_ns`` (Unix time) to events and ``call_ns`` to operations."""
+    """Adds ``t_ns`` (Unix time) to events, ``call_ns`` to operations, ``posted_ns`` to cqes."""
 
     name: ClassVar[str] = "clock"
     summary: ClassVar[SummaryKind] = "index"
@@ -96,28 +98,35 @@ class Clock(Stage):
         "ops": {"proc": "i4", "t_tsc": "u8", "op": "u1", "aux": "u4"},
         "completions": {"proc": "i4", "t_tsc": "u8"},
         "marks": {"proc": "i4", "t_tsc": "u8"},
+        "requests": {"proc": "i4", "t_tsc": "u8"},
+        "cqes": {"proc": "i4", "t_tsc": "u8", "posted_tsc": "u8"},
     }
     produces: ClassVar[Columns] = {
         # t_ns is Unix time; exporters subtract the run's fact base_ns.
         "ops": {"t_ns": "i8", "call_ns": "i8"},
         "completions": {"t_ns": "i8"},
         "marks": {"t_ns": "i8"},
+        "requests": {"t_ns": "i8"},
+        "cqes": {"t_ns": "i8", "posted_ns": "i8"},  # posted_ns: 0 where posted_tsc is
         "clock_quality": STAGE_TABLES["clock_quality"],
     }
 
-    def summarize(self, part: Run) -> Clocks:
+    def survey(self, run: Run) -> Clocks:
         """Fit the clocks of the run from the index."""
-        processes = _processes(part)
+        processes = _processes(run)
         for members in _hosts(processes):
             _fit_host(members)
         return _flatten(processes)
 
     def apply(self, part: Partition, resolved: Clocks) -> Partition:
-        """Add ``t_ns`` and ``call_ns``."""
+        """Add ``t_ns``, ``call_ns`` and ``posted_ns``."""
         from sigmatrace.stages.kernels.clock import call_kernel
 
-        for table in ("ops", "completions", "marks"):
-            part = part.with_columns(table, {"t_ns": _convert(part, table, resolved)})
+        for table in ("ops", "completions", "marks", "requests", "cqes"):
+            part = part.with_columns(table, {"t_ns": _convert(part, table, "t_tsc", resolved)})
+        posted_ns = _convert(part, "cqes", "posted_tsc", resolved)
+        posted_ns[part.column("cqes", "posted_tsc") == 0] = 0
+        part = part.with_columns("cqes", {"posted_ns": posted_ns})
         call_ns = np.empty(part.tables["ops"].num_rows, np.int64)
         columns = [part.column("ops", name) for name in ("op", "aux", "proc")]
         call_kernel(*columns, resolved.ns_per_tick, call_ns)
@@ -139,19 +148,27 @@ class Clock(Stage):
         """Return pairs, bad pairs, the worst width, and the processes and steps to know of."""
         return resolved.ledger
 
+    def lines(self, resolved: Clocks, run: Run) -> Sequence[str]:
+        """Return how many clocks are fitted, and how well."""
+        calibrated, error = (column(resolved.quality, name) for name in ("calibrated", "error_ns"))
+        good = error[calibrated & np.isfinite(error)]
+        limit = count_text(math.ceil(good.max(initial=0)))
+        worst = f", error at most {limit} ns within a host" if good.size else ""
+        return [f"clocks     {int(calibrated.sum())} of {calibrated.size} calibrated{worst}"]
 
-def _convert(part: Partition, table: str, clocks: Clocks) -> np.ndarray:
+
+def _convert(part: Partition, table: str, name: str, clocks: Clocks) -> np.ndarray:
     from sigmatrace.stages.kernels.clock import convert_kernel
 
-    t_tsc, proc = part.column(table, "t_tsc"), part.column(table, "proc")
+    t_tsc, proc = part.column(table, name), part.column(table, "proc")
     out_ns = np.empty(t_tsc.size, np.int64)
     maps = (clocks.map_of_proc, clocks.begin, clocks.ref_tsc)
     knots = (clocks.knot_x, clocks.knot_y, clocks.slope)
     unknown = convert_kernel(t_tsc, proc, *maps, *knots, out_ns)
     if unknown:
+        rows = counted(unknown, "row names", "rows name")
         raise PipelineError(
-            f"stage clock: column {table}.proc: {unknown} rows name a process that is not in "
-            "the table processes"
+            f"stage clock: column {table}.proc: {rows} a process that is not in the table processes"
         )
     return out_ns
 

@@ -22,7 +22,10 @@ RECORD_FORMATS = {
     4: ("<QdIB3x", "t_tsc value name kind"),
     5: ("<QQIBB2xBB6x", "count size_bytes channel op depth size_log2_max size_log2_min"),
     6: ("<QQQII", "raddr rkey context channel ordinal"),
-    7: ("<QQQIIIIIBBBB", "t_tsc wr_id raddr size_bytes rkey imm object position opcode sges flags queue"),
+    7: (
+        "<QQQIIIIIBBBB",
+        "t_tsc wr_id raddr size_bytes rkey imm object position opcode sges flags queue",
+    ),
     8: (
         "<QQQIIIIIBBBB",
         "t_tsc posted_tsc wr_id size_bytes imm object position first opcode status flags queue",

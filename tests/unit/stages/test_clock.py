@@ -27,7 +27,7 @@ def pair(proc: int, seconds: float, off_ns: int = 0, width: int = 100, **more):
 def times(run, *rows):
     """t_ns of (proc, tsc) rows, and the stage's other products."""
     stage = Clock()
-    resolved = stage.resolve(stage.summarize(run), run)
+    resolved = stage.resolve(stage.survey(run), run)
     proc, tsc = zip(*rows, strict=True)
     part = make_partition(ops={"proc": proc, "t_tsc": tsc}, marks={"proc": proc, "t_tsc": tsc})
     out = stage.apply(part, resolved)
@@ -52,6 +52,21 @@ def test_two_pairs_give_the_rate_and_both_ends_are_continued():
     assert quality[0]["error_ns"] == pytest.approx(25, rel=0.01)
     assert account["steps"]["count"] == 0
     assert facts == {"base_ns": START_NS, "last_ns": START_NS + 10**10}
+
+
+def test_requests_and_completions_of_verbs_get_the_times_of_posting_and_of_polling():
+    run = make_run(processes=[{}, {}], clocks=[pair(p, s) for p in range(2) for s in (0, 10)])
+    stage = Clock()
+    posted = [tsc_at(1), 0, tsc_at(3)]
+    part = make_partition(
+        requests={"proc": [0, 1], "t_tsc": [tsc_at(1), tsc_at(3)]},
+        cqes={"proc": [0, 0, 1], "t_tsc": [tsc_at(s) for s in (2, 4, 5)], "posted_tsc": posted},
+    )
+    out = stage.apply(part, stage.resolve(stage.summarize(run), run))
+    after = {"requests": [1, 3], "cqes": [2, 4, 5]}
+    for table, seconds in after.items():
+        assert out.column(table, "t_ns").tolist() == [START_NS + s * 10**9 for s in seconds]
+    assert out.column("cqes", "posted_ns").tolist() == [START_NS + 10**9, 0, START_NS + 3 * 10**9]
 
 
 def test_days_are_exact_to_a_nanosecond():
@@ -181,7 +196,7 @@ def test_a_counter_that_wraps_and_nonsense_pairs_do_not_crash():
 def test_call_ns_is_the_call_and_not_a_receive():
     run = make_run(processes=[{}], clocks=[pair(0, 0), pair(0, 1)])
     stage = Clock()
-    resolved = stage.resolve(stage.summarize(run), run)
+    resolved = stage.resolve(stage.survey(run), run)
     ops = [{"op": Op.SEND, "aux": 2000}, {"op": Op.RECV, "aux": 2000}]
     part = stage.apply(make_partition(ops=ops), resolved)
     assert part.column("ops", "call_ns").tolist() == [1000, 0]

@@ -11,7 +11,8 @@
 #define ST_NAME(number, upper, name, other) [number] = name,
 #define ST_OTHER(number, upper, name, other) [number] = other,
 #define ST_LISTED(number, upper, name, other) " " name
-const char *const st_layer_names[ST_LAYER_LAST] = {ST_LAYERS(ST_NAME)};
+/* 0: no layer, but the bindings for Python. */
+const char *const st_layer_names[ST_LAYER_LAST] = {[0] = "python", ST_LAYERS(ST_NAME)};
 static const char *const other_names[ST_LAYER_LAST] = {ST_LAYERS(ST_OTHER)};
 const char *const st_mode_names[] = {"off", "aggregate", "simple", "full"};
 
