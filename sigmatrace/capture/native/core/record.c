@@ -3,6 +3,8 @@
 
 #define ST_INLINE static inline __attribute__((always_inline))
 
+__thread uint8_t st_nesting;
+
 /* Read by other threads at the process's end only. */
 ST_INLINE void set_busy(struct st_thread *thread, uint32_t busy)
 {
@@ -253,23 +255,4 @@ bool st_channel_store(const struct st_channel_record *from)
     *record = *from;
     leave(thread, ST_SCHEMA_CHANNEL);
     return true;
-}
-
-uint8_t st_enter(void)
-{
-    uint8_t depth = st_local.depth;
-    if (ST_LIKELY(depth < UINT8_MAX))
-        st_local.depth = depth + 1;
-    return depth;
-}
-
-uint8_t st_depth(void)
-{
-    return st_local.depth;
-}
-
-void st_leave(void)
-{
-    if (ST_LIKELY(st_local.depth))
-        st_local.depth--;
 }

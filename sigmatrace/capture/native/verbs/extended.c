@@ -262,7 +262,7 @@ static int wr_complete(struct ibv_qp_ex *handle)
         st_verbs_refused(&qp->send, position, count, 0);
         count = 0;
     }
-    post.depth = st_depth();
+    post.depth = st_nesting;
     post.flags = st_owner_several(&qp->send.owner) ? ST_ORDER_UNCERTAIN : 0;
     for (uint32_t i = 0; i < count; i++) {
         struct st_verbs_wr *wr = &batch->wrs[i];

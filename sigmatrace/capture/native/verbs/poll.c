@@ -50,7 +50,7 @@ static void arrived(const struct polled *polled, struct st_verbs_qp *qp, const s
         size -= GRH_BYTES;
     if (channel)
         st_op(polled->t_tsc, size, channel->id, st_ordinal_next(channel, true), ST_OP_RECV,
-              st_verbs_calls[polled->call], st_depth(),
+              st_verbs_calls[polled->call], st_nesting,
               st_owner_several(&polled->cq->owner) ? ST_ORDER_UNCERTAIN : 0,
               position == ST_NO_POSITION ? received : position);
 }

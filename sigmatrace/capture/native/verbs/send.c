@@ -208,7 +208,7 @@ int st_verbs_post_send(struct ibv_qp *handle, struct ibv_send_wr *wr, struct ibv
         accepted = count_of(wr, *bad);
         st_verbs_refused(&qp->send, position, count, accepted);
     }
-    post.depth = st_depth();
+    post.depth = st_nesting;
     post.flags = st_owner_several(&qp->send.owner) ? ST_ORDER_UNCERTAIN : 0;
     for (uint32_t i = 0; i < accepted; i++, wr = wr->next) {
         struct st_verbs_wr one = read_wr(wr, qp->signal_all, qp->datagram);
@@ -243,7 +243,7 @@ int st_verbs_bind_mw(struct ibv_qp *handle, struct ibv_mw *mw, struct ibv_mw_bin
         return result;
     }
     wr.rkey = mw->rkey;
-    post.depth = st_depth();
+    post.depth = st_nesting;
     post.flags = st_owner_several(&qp->send.owner) ? ST_ORDER_UNCERTAIN : 0;
     record(&post, &wr, position);
     return 0;
