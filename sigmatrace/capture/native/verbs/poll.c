@@ -100,7 +100,7 @@ static void completed(const struct polled *polled, const struct ibv_wc *wc)
 {
     struct st_verbs_match match = {ST_NO_POSITION, ST_NO_POSITION, 0, 0};
     struct st_verbs_qp *qp =
-        st_verbs_find(ST_VERBS_HOT, st_verbs_number_key(polled->cq->context, wc->qp_num));
+        st_verbs_find(ST_VERBS_HOT, st_verbs_number(polled->cq->context, wc->qp_num));
     if (ST_UNLIKELY(!qp)) {
         st_lost("verbs: completion of a queue pair that is not known", 1);
         return;
@@ -151,14 +151,14 @@ static __attribute__((noinline)) int polled_some(struct st_verbs_cq *cq, const s
 static __attribute__((noinline, cold)) int unknown(struct ibv_cq *handle, int count,
                                                    struct ibv_wc *wc)
 {
-    struct st_verbs_context *context = st_verbs_find(ST_VERBS_HOT, st_verbs_key(handle->context));
+    struct st_verbs_context *context = st_verbs_find(ST_VERBS_HOT, handle->context);
     st_lost("verbs: polls of a completion queue that is not known", 1);
     return context ? context->ops.poll_cq(handle, count, wc) : -ENOSYS;
 }
 
 int st_verbs_poll_cq(struct ibv_cq *handle, int count, struct ibv_wc *wc)
 {
-    struct st_verbs_cq *cq = st_verbs_find(ST_VERBS_HOT, st_verbs_key(handle));
+    struct st_verbs_cq *cq = st_verbs_find(ST_VERBS_HOT, handle);
     if (ST_UNLIKELY(!cq) && !(cq = st_verbs_cq_of(handle)))
         return unknown(handle, count, wc);
     st_verbs_claim(&cq->owner);
@@ -201,7 +201,7 @@ static int next(struct ibv_cq_ex *handle, struct st_verbs_cq *cq, int result,
 
 static int start_poll(struct ibv_cq_ex *handle, struct ibv_poll_cq_attr *attr)
 {
-    struct st_verbs_cq *cq = st_verbs_find(ST_VERBS_HOT, st_verbs_key(handle));
+    struct st_verbs_cq *cq = st_verbs_find(ST_VERBS_HOT, handle);
     if (ST_UNLIKELY(!cq))
         return ENOSYS;
     st_verbs_claim(&cq->owner);
@@ -210,7 +210,7 @@ static int start_poll(struct ibv_cq_ex *handle, struct ibv_poll_cq_attr *attr)
 
 static int next_poll(struct ibv_cq_ex *handle)
 {
-    struct st_verbs_cq *cq = st_verbs_find(ST_VERBS_HOT, st_verbs_key(handle));
+    struct st_verbs_cq *cq = st_verbs_find(ST_VERBS_HOT, handle);
     if (ST_UNLIKELY(!cq))
         return ENOSYS;
     return next(handle, cq, cq->next_poll(handle), ST_CALL_NEXT_POLL);

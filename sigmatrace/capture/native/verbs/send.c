@@ -48,7 +48,7 @@ static __attribute__((noinline)) struct st_channel *make_channel(struct st_verbs
 static __attribute__((noinline)) struct st_channel *datagram_channel(struct st_verbs_qp *qp,
                                                                      const struct st_verbs_wr *wr)
 {
-    uint64_t ah = (uintptr_t)st_verbs_find(ST_VERBS_COLD, st_verbs_key(wr->ah));
+    uint64_t ah = (uintptr_t)st_verbs_find(ST_VERBS_COLD, wr->ah);
     struct st_channel_key key = {.object = qp->id,
                                  .kind = ST_KIND_MSG,
                                  .dir = ST_OUT,
@@ -182,7 +182,7 @@ static void keep(struct st_verbs_qp *qp, const struct ibv_send_wr *wr, uint32_t 
 static __attribute__((noinline, cold)) struct st_verbs_qp *
 unknown(struct ibv_qp *qp, struct st_verbs_context **context)
 {
-    *context = st_verbs_find(ST_VERBS_HOT, st_verbs_key(qp->context));
+    *context = st_verbs_find(ST_VERBS_HOT, qp->context);
     struct st_verbs_qp *state = *context ? st_verbs_qp_adopt(qp) : NULL;
     if (!state)
         st_lost("verbs: requests of a queue pair that is not known", 1);

@@ -8,6 +8,7 @@
 #define ST_VERBS_H
 
 #include "sigmatrace.h"
+#include "st_handle.h"
 
 #include <infiniband/verbs.h>
 
@@ -85,39 +86,26 @@ static inline void st_verbs_claim(uintptr_t *owner)
 
 /* --- table.c: states by handle ------------------------------------------------------------------ */
 
-struct st_verbs_slot {
-    uint64_t key; /* 0 free, 1 removed, 2 being filled in */
-    void *value;
-};
 /* Contexts, queues, and queue pairs by handle and by number; and, apart because they may be
  * many, the object ids of memory regions and address handles. */
-enum st_verbs_table { ST_VERBS_HOT, ST_VERBS_COLD };
-#define ST_VERBS_BITS 17
-extern struct st_verbs_slot st_verbs_slots[2][1u << ST_VERBS_BITS];
+enum st_verbs_table { ST_VERBS_HOT, ST_VERBS_COLD, ST_VERBS_TABLES };
+extern struct st_handle_table st_verbs_tables[ST_VERBS_TABLES];
 
-static inline struct st_verbs_slot *st_verbs_slot_at(enum st_verbs_table table, uint64_t key,
-                                                     uint32_t probe)
+static inline void *st_verbs_find(enum st_verbs_table table, const void *handle)
 {
-    uint32_t home = (uint32_t)(key * 0x9E3779B97F4A7C15ull >> (64 - ST_VERBS_BITS));
-    return &st_verbs_slots[table][(home + probe) & ((1u << ST_VERBS_BITS) - 1)];
-}
-
-void *st_verbs_search(enum st_verbs_table table, uint64_t key);
-
-static inline void *st_verbs_find(enum st_verbs_table table, uint64_t key)
-{
-    struct st_verbs_slot *home = st_verbs_slot_at(table, key, 0);
-    if (ST_LIKELY(__atomic_load_n(&home->key, __ATOMIC_ACQUIRE) == key))
-        return home->value;
-    return st_verbs_search(table, key);
+    struct st_handle *home = st_handle_at(&st_verbs_tables[table], (uintptr_t)handle, 0);
+    if (ST_LIKELY(__atomic_load_n(&home->handle, __ATOMIC_ACQUIRE) == (uintptr_t)handle)) {
+        void *value = __atomic_load_n(&home->value, __ATOMIC_ACQUIRE);
+        if (ST_LIKELY(value != NULL))
+            return value;
+    }
+    return st_handle_find(&st_verbs_tables[table], handle);
 }
 
 /* Adds, or replaces what an object of this address left behind. False: full, and counted. */
-bool st_verbs_put(enum st_verbs_table table, uint64_t key, void *value);
+bool st_verbs_put(enum st_verbs_table table, const void *handle, void *value);
 /* Removes it; NULL when it was not there. */
-void *st_verbs_take(enum st_verbs_table table, uint64_t key);
-
-static inline uint64_t st_verbs_key(const void *handle) { return (uintptr_t)handle; }
+void *st_verbs_take(enum st_verbs_table table, const void *handle);
 
 /* A state from an array of `count` states of `size` bytes, each beginning with its `taken`
  * word; NULL when all are in use (counted). It holds what its former user left in it. They are
@@ -197,12 +185,14 @@ struct st_verbs_qp {
 
 static inline struct st_verbs_qp *st_verbs_qp_of(const struct ibv_qp *qp)
 {
-    return st_verbs_find(ST_VERBS_HOT, st_verbs_key(qp));
+    return st_verbs_find(ST_VERBS_HOT, qp);
 }
 
-static inline uint64_t st_verbs_number_key(const struct st_verbs_context *context, uint32_t qpn)
+/* The handle of a queue pair's number: no address has the highest bit. */
+static inline const void *st_verbs_number(const struct st_verbs_context *context, uint32_t qpn)
 {
-    return 1ull << 63 | (uint64_t)context->index << 24 | qpn;
+    return (const void *)(uintptr_t)(1ull << 63 | (uint64_t)context->index << 28 |
+                                     (uint64_t)qpn << 4);
 }
 
 /* --- context.c --------------------------------------------------------------------------------- */
@@ -260,7 +250,7 @@ static inline void st_verbs_outstanding(struct st_verbs_queue *queue, uint32_t p
     r->position = position;
     r->opcode = opcode;
     r->signaled = signaled;
-    r->done = false;
+    __atomic_store_n(&r->done, false, __ATOMIC_RELEASE); /* others may look for theirs here */
 }
 
 /* The provider took only `accepted` of `count` requests from `position` on. */
