@@ -150,12 +150,17 @@ def test_threads_on_one_queue_pair(run, mode: str) -> None:
     assert len(set(positions)) == 2 * n
     assert max(positions) < 2 * n + given_back
     assert sorted(op["ordinal"] for op in found[second, MSG, IN]) == list(range(n))
-    assert set(rank.end["lost"]) <= {"verbs: position of a refused request"}
+    # Of a thread that the system keeps from running between poll and record.
+    late = rank.end["lost"].get("verbs: completion whose request is not known", 0)
+    assert late < n / 10
+    assert sum(rank.end["lost"].values()) == late + given_back
     if mode == "full":
         requests = {r["position"]: r["wr_id"] for r in rank.records(7) if r["queue"] == 1}
         done = [r for r in rank.records(8) if r["queue"] == 1]
+        joined = [r for r in done if r["position"] != 2**32 - 1]
         assert len(requests) == len(done) == 2 * n
-        assert {r["position"]: r["wr_id"] for r in done} == requests
+        assert len(joined) + late >= 2 * n and len({r["position"] for r in joined}) == len(joined)
+        assert all(requests[r["position"]] == r["wr_id"] for r in joined)
 
 
 def test_a_child_counts_from_zero(run) -> None:

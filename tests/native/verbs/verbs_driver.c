@@ -50,7 +50,7 @@ static struct ibv_qp *make_qp(enum ibv_qp_type type, struct ibv_srq *srq, int si
     struct ibv_qp_init_attr attr = {.send_cq = cq,
                                     .recv_cq = cq,
                                     .srq = srq,
-                                    .cap = {.max_send_wr = SENDS, .max_recv_wr = 512},
+                                    .cap = {.max_send_wr = SENDS, .max_recv_wr = 2048},
                                     .qp_type = type,
                                     .sq_sig_all = signal_all};
     struct ibv_qp *qp = ibv_create_qp(pd, &attr);
@@ -317,7 +317,7 @@ static void extended(void)
     struct ibv_qp_init_attr_ex attr = {
         .send_cq = cq,
         .recv_cq = cq,
-        .cap = {.max_send_wr = SENDS, .max_recv_wr = 512},
+        .cap = {.max_send_wr = SENDS, .max_recv_wr = 2048},
         .qp_type = IBV_QPT_RC,
         .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
         .pd = pd,

@@ -3,7 +3,9 @@
  * A queue completes in the order of its positions, and a successful completion of the send queue
  * is that of the next signaled request; so the one that is expected is nearly always the one that
  * comes. `wr_id` is compared all the same: where several threads post or poll, neighbours may have
- * been numbered in the other order, and the right one is then looked for. */
+ * been numbered in the other order, and the right one is then looked for. It is not there any more
+ * when a thread was kept from recording what it had polled while others went once around the ring;
+ * that completion is recorded without a position. */
 #define _GNU_SOURCE
 #include "verbs.h"
 
@@ -192,8 +194,10 @@ bool st_verbs_retire(struct st_verbs_queue *queue, uint64_t wr_id, bool failed, 
 {
     bool known = ST_UNLIKELY(failed) ? retire_failed(queue, wr_id, several, match)
                                      : retire(queue, wr_id, several, match);
-    if (ST_UNLIKELY(!known))
+    if (ST_UNLIKELY(!known)) {
         *match = (struct st_verbs_match){ST_NO_POSITION, ST_NO_POSITION, 0, 0};
+        st_lost("verbs: completion whose request is not known", 1);
+    }
     return known;
 }
 
