@@ -1,4 +1,4 @@
-"""``make bench``: the cost of a record, of the verbs shim, unchosen layers, then the speed of the pipeline.
+"""``make bench``: the cost of records and of the verbs shim, unchosen layers, the pipeline.
 
 usage: python -m benchmarks [NAME [OPTION...]]: one of them alone, with its options
 """

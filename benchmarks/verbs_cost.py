@@ -105,7 +105,8 @@ def print_table(found: Times) -> None:
         low, middle = (
             average(traced) - average(plain) for average in (quartile, statistics.median)
         )
-        print(f"{'LTTng-UST: tracepoint before each request, with TSC':56} {low:14.2f} {middle:8.2f}")
+        text = "LTTng-UST: tracepoint before each request, with TSC"
+        print(f"{text:56} {low:14.2f} {middle:8.2f}")
 
 
 def print_goals(found: Times) -> None:

@@ -234,7 +234,8 @@ def test_check_of_some_layers():
     assert done.returncode == 0, done.stdout
     assert [line.split(":")[0] for line in done.stdout.splitlines()][3:] == ["uct"]
     everything = capture("--check").stdout
-    assert [line.split(":")[0] for line in everything.splitlines()][3:] == ["ofi", "ucp", "uct", "verbs"]
+    named = [line.split(":")[0] for line in everything.splitlines()][3:]
+    assert named == ["ofi", "ucp", "uct", "verbs"]
 
 
 def test_version():

@@ -86,9 +86,7 @@ def test_failed_and_flushed_requests(run) -> None:
     completions = rank.records(8)
     sends = [c for c in completions if c["queue"] == 1]
     # wr_id, status (10 remote access, 5 flushed), position, first, opcode (of the request)
-    assert [
-        (c["wr_id"], c["status"], c["position"], c["first"], c["opcode"]) for c in sends
-    ] == [
+    assert [(c["wr_id"], c["status"], c["position"], c["first"], c["opcode"]) for c in sends] == [
         (1, 0, 0, 0, 0),
         (3, 10, 2, 1, 2),
         (4, 5, 3, 3, 1),
