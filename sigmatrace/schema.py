@@ -129,6 +129,18 @@ class ChannelFlag(IntFlag):
     TAG_UNKNOWN = 16
 
 
+class Queue(IntEnum):
+    """Which queue of a queue pair a ``request`` or ``cqe`` belongs to."""
+
+    SEND = 1
+    RECV = 2
+    SHARED = 3
+
+
+NO_POSITION = 2**32 - 1
+"""A completion does not tell which request of its queue it completes (``cqes.position``)."""
+
+
 class MarkKind(IntEnum):
     """Kind of a ``mark`` record."""
 
@@ -330,6 +342,19 @@ class Fate(IntEnum):
     TAG_UNKNOWN = 8
 
 
+class Owner(IntEnum):
+    """What is known of the memory that a request names (column ``requests.owner``)."""
+
+    NOT_ONE_SIDED = 0
+    REGION = 1
+    NO_REGION = 2
+    AMBIGUOUS = 3
+    TARGET_UNKNOWN = 4
+
+
+NO_REGION = 2**32 - 1
+"""No region is known (column ``requests.region``)."""
+
 NO_GROUP = 2**32 - 1
 """No stream of messages that both ends share (column ``ops.group``)."""
 
@@ -391,6 +416,32 @@ STAGE_TABLES: Columns = {
         "op": "u1",
         "count": "u8",
         "size_bytes": "u8",
+    },
+    # completion: one row per process, object (ib_qp, ib_srq) and ``schema.Queue``. `joined`:
+    # completions of a known request; `retired`: requests that they completed.
+    "queues": {
+        "proc": "i4",
+        "object": "u4",
+        "queue": "u1",
+        "requests": "i8",
+        "cqes": "i8",
+        "joined": "i8",
+        "retired": "i8",
+        "errors": "i8",
+    },
+    # completion: from post to completion; `timed` of the `count` completions tell, `min_ns` and
+    # `max_ns` are limits of i8 when none does. opcode: format.md 2.8.
+    "latencies": {
+        "proc": "i4",
+        "queue": "u1",
+        "opcode": "u1",
+        "status": "u1",
+        "count": "i8",
+        "size_bytes": "i8",
+        "timed": "i8",
+        "total_ns": "i8",
+        "min_ns": "i8",
+        "max_ns": "i8",
     },
     # messages (an exchange, opt-in): one row per message seen at both ends.
     "message_pairs": {

@@ -75,7 +75,7 @@ class _Process:
 
 
 class Clock(Stage):
-    """Adds ``t_ns`` (Unix time) to events and ``call_ns`` to operations."""
+    """Adds ``t_ns`` (Unix time) to events, ``call_ns`` to operations, ``posted_ns`` to cqes."""
 
     name: ClassVar[str] = "clock"
     summary: ClassVar[SummaryKind] = "index"
@@ -98,12 +98,16 @@ class Clock(Stage):
         "ops": {"proc": "i4", "t_tsc": "u8", "op": "u1", "aux": "u4"},
         "completions": {"proc": "i4", "t_tsc": "u8"},
         "marks": {"proc": "i4", "t_tsc": "u8"},
+        "requests": {"proc": "i4", "t_tsc": "u8"},
+        "cqes": {"proc": "i4", "t_tsc": "u8", "posted_tsc": "u8"},
     }
     produces: ClassVar[Columns] = {
         # t_ns is Unix time; exporters subtract the run's fact base_ns.
         "ops": {"t_ns": "i8", "call_ns": "i8"},
         "completions": {"t_ns": "i8"},
         "marks": {"t_ns": "i8"},
+        "requests": {"t_ns": "i8"},
+        "cqes": {"t_ns": "i8", "posted_ns": "i8"},  # posted_ns: 0 where posted_tsc is
         "clock_quality": STAGE_TABLES["clock_quality"],
     }
 
@@ -115,11 +119,14 @@ class Clock(Stage):
         return _flatten(processes)
 
     def apply(self, part: Partition, resolved: Clocks) -> Partition:
-        """Add ``t_ns`` and ``call_ns``."""
+        """Add ``t_ns``, ``call_ns`` and ``posted_ns``."""
         from sigmatrace.stages.kernels.clock import call_kernel
 
-        for table in ("ops", "completions", "marks"):
-            part = part.with_columns(table, {"t_ns": _convert(part, table, resolved)})
+        for table in ("ops", "completions", "marks", "requests", "cqes"):
+            part = part.with_columns(table, {"t_ns": _convert(part, table, "t_tsc", resolved)})
+        posted_ns = _convert(part, "cqes", "posted_tsc", resolved)
+        posted_ns[part.column("cqes", "posted_tsc") == 0] = 0
+        part = part.with_columns("cqes", {"posted_ns": posted_ns})
         call_ns = np.empty(part.tables["ops"].num_rows, np.int64)
         columns = [part.column("ops", name) for name in ("op", "aux", "proc")]
         call_kernel(*columns, resolved.ns_per_tick, call_ns)
@@ -150,10 +157,10 @@ class Clock(Stage):
         return [f"clocks     {int(calibrated.sum())} of {calibrated.size} calibrated{worst}"]
 
 
-def _convert(part: Partition, table: str, clocks: Clocks) -> np.ndarray:
+def _convert(part: Partition, table: str, name: str, clocks: Clocks) -> np.ndarray:
     from sigmatrace.stages.kernels.clock import convert_kernel
 
-    t_tsc, proc = part.column(table, "t_tsc"), part.column(table, "proc")
+    t_tsc, proc = part.column(table, name), part.column(table, "proc")
     out_ns = np.empty(t_tsc.size, np.int64)
     maps = (clocks.map_of_proc, clocks.begin, clocks.ref_tsc)
     knots = (clocks.knot_x, clocks.knot_y, clocks.slope)

@@ -102,7 +102,7 @@ def test_record_says_how_to_do_it_again(synthetic, result):
 def test_threads_processes_and_a_scheduler_give_the_same_bytes(synthetic, tmp_path):
     options = {"export": ["json", "csv"], "overrides": ["partition_mb=1"]}
     with LocalCluster(
-        n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=None
+        n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0"
     ) as local:
         address = f"cluster.address={local.scheduler_address}"
         kinds = {"threads": [], "processes": ["cluster.workers=2"], "distributed": [address]}

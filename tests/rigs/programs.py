@@ -62,6 +62,7 @@ def run_pair(
     port: int = PORT,
     env: Mapping[str, str] | None = None,
     within: Callable[[], AbstractContextManager[None]] = nullcontext,
+    before: Callable[[], None] = lambda: None,
 ) -> Ran:
     """Runs the pair and captures its packets in ``case.pcap`` of `folder`.
 
@@ -74,12 +75,14 @@ def run_pair(
         port: Where the server listens.
         env: Added to the environment of both.
         within: Makes a context to run them in, `Node.netem` for example.
+        before: Called before each attempt: what an earlier one left is to be removed.
 
     Raises:
         RigError: One of them failed.
     """
     capture = folder / "case.pcap"
     for attempt in range(1, _ATTEMPTS + 1):
+        before()
         try:
             with rig.capture.into(capture), within():
                 results = rig.pair(server, client or server, port, env=env)

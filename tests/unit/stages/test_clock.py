@@ -54,6 +54,21 @@ def test_two_pairs_give_the_rate_and_both_ends_are_continued():
     assert facts == {"base_ns": START_NS, "last_ns": START_NS + 10**10}
 
 
+def test_requests_and_completions_of_verbs_get_the_times_of_posting_and_of_polling():
+    run = make_run(processes=[{}, {}], clocks=[pair(p, s) for p in range(2) for s in (0, 10)])
+    stage = Clock()
+    posted = [tsc_at(1), 0, tsc_at(3)]
+    part = make_partition(
+        requests={"proc": [0, 1], "t_tsc": [tsc_at(1), tsc_at(3)]},
+        cqes={"proc": [0, 0, 1], "t_tsc": [tsc_at(s) for s in (2, 4, 5)], "posted_tsc": posted},
+    )
+    out = stage.apply(part, stage.resolve(stage.summarize(run), run))
+    after = {"requests": [1, 3], "cqes": [2, 4, 5]}
+    for table, seconds in after.items():
+        assert out.column(table, "t_ns").tolist() == [START_NS + s * 10**9 for s in seconds]
+    assert out.column("cqes", "posted_ns").tolist() == [START_NS + 10**9, 0, START_NS + 3 * 10**9]
+
+
 def test_days_are_exact_to_a_nanosecond():
     day = 86_400
     run = make_run(processes=[{}], clocks=[pair(0, 0), pair(0, 5 * day)])
