@@ -85,6 +85,7 @@ class OpFlag(IntFlag):
     INLINE = 4
     FAILED = 8
     SYNC = 16
+    NESTED = 32
     SIGNALED = 64
 
 

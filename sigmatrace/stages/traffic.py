@@ -111,7 +111,7 @@ class Traffic(Stage):
         pairs = accumulate(pair_kernel, (src, dst, layer, op, depth, flags, size_bytes))
         first, last = int(t_ns.min()), int(t_ns.max())
         shift = bin_shift(first, last)
-        head = (t_ns, first >> shift, shift, proc, layer, op, depth, size_bytes)
+        head = (t_ns, first >> shift, shift, proc, layer, op, flags, size_bytes)
         return Amounts(pairs, aggregates, shift, first >> shift, accumulate(bin_kernel, head))
 
     def combine(self, left: Amounts, right: Amounts) -> Amounts:

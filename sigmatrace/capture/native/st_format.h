@@ -96,6 +96,7 @@ enum st_op_flag {
     ST_INLINE = 4,
     ST_FAILED = 8,
     ST_SYNC = 16,
+    ST_NESTED = 32,
     ST_SIGNALED = 64
 };
 

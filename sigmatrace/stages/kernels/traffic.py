@@ -7,6 +7,9 @@ import numpy as np
 from numba import int64, void
 
 from sigmatrace.kernel import I4R, I8R, U1R, U8R, U8W, U8W2, kernel
+from sigmatrace.schema import OpFlag
+
+_NESTED = int(OpFlag.NESTED)
 
 
 @kernel()
@@ -115,7 +118,7 @@ def bin_kernel(
     proc,
     layer,
     op,
-    depth,
+    flags,
     size_bytes,
     start,
     cells,
@@ -130,10 +133,10 @@ def bin_kernel(
         first_bin: The bin ``t_ns >> shift`` that counts as 0; no row lies before it.
         shift: log2 of the bins' width in ns; bins number less than 2^20.
         proc: ``(n,)`` i4, process number from 0, at most 2^25 - 2.
-        layer: ``(n,)`` u1, below 16; rows of layer 1 (ofi) with a depth are left out: there
-            a provider drives another one, and both would count the same bytes.
+        layer: ``(n,)`` u1, below 16.
         op: ``(n,)`` u1.
-        depth: ``(n,)`` u1.
+        flags: ``(n,)`` u1, ``schema.OpFlag``; rows with NESTED (32) are left out: the outer
+            operation counts the same bytes.
         size_bytes: ``(n,)`` u8.
         start: As in ``pair_kernel``, and so are the rest.
         cells: Cells in use already.
@@ -150,7 +153,7 @@ def bin_kernel(
     bits = _shift(table)
     i = start
     while i < t_ns.size:
-        if layer[i] == 1 and depth[i] > 0:
+        if flags[i] & _NESTED:
             i += 1
             continue
         key = np.uint64((t_ns[i] >> shift) - first_bin) << np.uint64(37)
