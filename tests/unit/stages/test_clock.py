@@ -62,7 +62,7 @@ def test_requests_and_completions_of_verbs_get_the_times_of_posting_and_of_polli
         requests={"proc": [0, 1], "t_tsc": [tsc_at(1), tsc_at(3)]},
         cqes={"proc": [0, 0, 1], "t_tsc": [tsc_at(s) for s in (2, 4, 5)], "posted_tsc": posted},
     )
-    out = stage.apply(part, stage.resolve(stage.summarize(run), run))
+    out = stage.apply(part, stage.resolve(stage.survey(run), run))
     after = {"requests": [1, 3], "cqes": [2, 4, 5]}
     for table, seconds in after.items():
         assert out.column(table, "t_ns").tolist() == [START_NS + s * 10**9 for s in seconds]
