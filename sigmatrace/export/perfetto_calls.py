@@ -33,10 +33,10 @@ def operations(part: Partition, run: Run, tracks: Tracks) -> Rows:
     peers = run.tables["processes"].column("label").to_pylist()
     size = part.tables["ops"].num_rows
     name, shown = np.empty(size, np.uint32), np.empty(size, np.uint16)
-    values = np.empty((size, 3), np.uint64)
-    keys = ("proc", "src_proc", "dst_proc", "size_bytes", "op", "call", "fate", "flags")
+    peer, why = np.empty(size, np.uint64), np.empty(size, np.uint64)
+    keys = ("proc", "src_proc", "dst_proc", "op", "call", "fate", "flags")
     given = [part.column("ops", key) for key in keys]
-    described: list[Any] = [*given, len(peers), name, shown, values]
+    described: list[Any] = [*given, len(peers), name, shown, peer, why]
     describe_operations(*described)
 
     def name_text(key: int) -> str:
@@ -53,7 +53,7 @@ def operations(part: Partition, run: Run, tracks: Tracks) -> Rows:
         name=name,
         shown=shown,
         flow=part.column("ops", "flow"),
-        values=values,
+        values=(part.column("ops", "size_bytes"), peer, why),
         arguments=_OPERATION,
         name_text=name_text,
         value_text=value_text,
@@ -77,7 +77,7 @@ def completions(part: Partition, tracks: Tracks) -> Rows:
         name=op.astype(np.uint32),
         shown=shown.astype(np.uint16),
         flow=none.astype(np.uint64),
-        values=np.stack([size, status.astype(np.uint64)], axis=1),
+        values=(size, status.astype(np.uint64)),
         arguments=_COMPLETION,
         name_text=lambda key: f"{op_text(key)} completed",
         value_text=lambda key: str(statuses[key]),

@@ -97,7 +97,7 @@ def regions(
         name=key[shown],
         shown=is_open[shown].astype(np.uint16),
         flow=none.astype(np.uint64),
-        values=np.zeros((shown.size, 1), np.uint64),
+        values=(none.astype(np.uint64),),
         arguments=(Argument("region", Kind.TEXT),),
         name_text=texts.__getitem__,
         value_text=lambda _: "never ended",

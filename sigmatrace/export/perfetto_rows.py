@@ -40,15 +40,22 @@ class Argument:
     kind: Kind
 
 
-def argument_heads(arguments: Sequence[Argument]) -> np.ndarray:
-    """Return what ``encode_track`` must know of arguments, u8[a, 3]; the first has the iid 1."""
-    heads = np.zeros((len(arguments), 3), np.uint64)
+def argument_table(arguments: Sequence[Argument], values: Sequence[np.ndarray]) -> np.ndarray:
+    """Return what ``encode_track`` must know of arguments, i8[a, 4]; the first has the iid 1.
+
+    The table holds the addresses of ``values``: it must not outlive them.
+    """
+    table = np.zeros((len(arguments), 4), np.int64)
     for k, argument in enumerate(arguments):
         field, how = argument.kind.value
         value = packets.number(field, 1) if how == FLAG else packets.varint(field << 3)
         head = packets.block(4, packets.number(1, k + 1), value)
-        heads[k] = int.from_bytes(head, "little"), len(head), how
-    return heads
+        table[k, :3] = int.from_bytes(head, "little"), len(head), how
+    for k, column in enumerate(values):
+        if column.dtype != np.uint64 or not column.flags.c_contiguous:
+            raise TypeError(f"argument {arguments[k].name}: values are not an array of u8")
+        table[k, 3] = column.ctypes.data
+    return table
 
 
 @dataclass(frozen=True)
@@ -63,8 +70,8 @@ class Rows:
         name: u4, key of a text.
         shown: u2, bit k: the row has argument k; ``kernels.packets.SINK``: its flow ends here.
         flow: u8, 0 = none.
-        values: u8[n, a], arguments that have a value.
-        arguments: What the columns of ``values`` are, then flags; at most ``ARGUMENTS_MAX``.
+        values: u8 each, of the arguments that have a value.
+        arguments: What the ``values`` are, then flags; at most ``ARGUMENTS_MAX``.
         name_text: Text of a name.
         value_text: Text of a value of kind ``TEXT``, of any argument.
         texts: Keys of ``value_text`` are below this.
@@ -78,7 +85,7 @@ class Rows:
     name: np.ndarray
     shown: np.ndarray
     flow: np.ndarray
-    values: np.ndarray
+    values: Sequence[np.ndarray]
     arguments: Sequence[Argument]
     name_text: Text
     value_text: Text
@@ -88,4 +95,4 @@ class Rows:
     @property
     def columns(self) -> tuple[np.ndarray, ...]:
         """The columns that describe a row, as ``encode_track`` takes them."""
-        return self.name, self.shown, self.flow, self.values
+        return self.name, self.shown, self.flow

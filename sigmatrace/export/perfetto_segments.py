@@ -13,7 +13,7 @@ from sigmatrace.export.kernels import packets as kernel
 from sigmatrace.export.kernels.flows import collect_ends
 from sigmatrace.export.kernels.order import end_range, group_rows, sort_rows
 from sigmatrace.export.kernels.wire import SLACK_BYTES
-from sigmatrace.export.perfetto_rows import Rows, argument_heads
+from sigmatrace.export.perfetto_rows import Rows, argument_table
 from sigmatrace.export.perfetto_settle import BORDER, SEGMENT
 from sigmatrace.export.perfetto_tracks import Tracks
 
@@ -81,7 +81,7 @@ class PieceWriter:
             rows.begin_ns,
             rows.length_ns,
             rows.columns,
-            scratch.heads,
+            scratch.arguments,
             self._base_ns,
             min_end,
             spare + 1,
@@ -127,7 +127,7 @@ class PieceWriter:
 class _Scratch:
     """Room that the encoder needs, used for one track after the other."""
 
-    heads: np.ndarray
+    arguments: np.ndarray
     out: np.ndarray
     borders: tuple[np.ndarray, ...]
     iids: tuple[np.ndarray, ...]
@@ -137,14 +137,14 @@ class _Scratch:
     @classmethod
     def of(cls, rows: Rows, most: int) -> _Scratch:
         keys = int(rows.name.max()) + 1, rows.texts
-        heads = argument_heads(rows.arguments)
-        row_bytes = kernel.ROW_BYTES + kernel.ARGUMENT_BYTES * len(heads)
+        arguments = argument_table(rows.arguments, rows.values)
+        row_bytes = kernel.ROW_BYTES + kernel.ARGUMENT_BYTES * len(arguments)
 
         def some() -> np.ndarray:
             return np.empty(most, np.int64)
 
         return cls(
-            heads,
+            arguments,
             np.empty(most * row_bytes + SLACK_BYTES, np.uint8),
             (some(), some(), some()),
             tuple(np.zeros(size, np.int32) for size in keys),

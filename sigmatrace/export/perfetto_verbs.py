@@ -183,8 +183,5 @@ def _bits(*columns: np.ndarray) -> np.ndarray:
     return bits
 
 
-def _values(*columns: np.ndarray) -> np.ndarray:
-    values = np.empty((columns[0].size, len(columns)), np.uint64)
-    for k, column in enumerate(columns):
-        values[:, k] = column.view(np.uint64) if column.dtype == np.int64 else column
-    return values
+def _values(*columns: np.ndarray) -> list[np.ndarray]:
+    return [column.astype(np.uint64, copy=False) for column in columns]

@@ -15,6 +15,7 @@ from numba import njit, types
 from sigmatrace.export.kernels.heap import pop, push
 from sigmatrace.export.kernels.wire import (
     PADDED_BYTES,
+    load,
     put_padded,
     put_varint,
     store,
@@ -64,7 +65,6 @@ _READ = {
     name: types.Array(getattr(types, name), 1, "C", readonly=True)
     for name in ("uint8", "uint16", "uint32", "uint64", "int64", "float64")
 }
-_TABLE = types.Array(types.uint64, 2, "C", readonly=True)
 
 
 @njit(inline="always")
@@ -194,30 +194,32 @@ def _place(t, stop, at, out, stat, border, lane_uuid, nests, stack, heap, free, 
 @njit(inline="always")
 def _describe(row, at, out, stat, columns, arguments, iids, listed):
     """Write the name, the arguments and the flow of a row."""
-    name, shown, flow, values = columns
+    name, shown, flow = columns
     store(out, at, np.uint8(0x50))
     iid, stat[NAMES] = _intern(iids[0], listed[0], stat[NAMES], np.int64(name[row]))
     at = put_varint(out, at + 1, iid)
+    bits = np.int64(shown[row])
     for k in range(arguments.shape[0]):
-        if (shown[row] >> k) & 1:
+        if bits >> k & 1:
             store(out, at, arguments[k, 0])
-            end = at + np.int64(arguments[k, 1])
-            if arguments[k, 2] == NUMBER:
-                end = put_varint(out, end, values[row, k])
-            elif arguments[k, 2] == TEXT:
-                key = np.int64(values[row, k])
+            end = at + arguments[k, 1]
+            how = arguments[k, 2]
+            if how == NUMBER:
+                end = put_varint(out, end, load(arguments[k, 3], row))
+            elif how == TEXT:
+                key = np.int64(load(arguments[k, 3], row))
                 iid, stat[TEXTS] = _intern(iids[1], listed[1], stat[TEXTS], key)
                 end = put_varint(out, end, iid)
             store(out, at + 1, np.uint8(end - at - 2))
             at = end
     if flow[row] != 0:
-        sink = (shown[row] & SINK) != 0
+        sink = (bits & SINK) != 0
         stat[FLOW_ENDS if sink else FLOW_STARTS] += 1
         at = _flow(out, at, flow[row], sink)
     return at
 
 
-_COLUMNS = types.Tuple((_READ["uint32"], _READ["uint16"], _READ["uint64"], _TABLE))
+_COLUMNS = types.Tuple((_READ["uint32"], _READ["uint16"], _READ["uint64"]))
 
 
 _PAIR = types.UniTuple(_I8, 2)
@@ -231,7 +233,7 @@ _PAIR = types.UniTuple(_I8, 2)
     types.void(
         *(_READ["int64"],) * 3,
         _COLUMNS,
-        _TABLE,
+        types.Array(types.int64, 2, "C", readonly=True),
         *(types.int64,) * 4,
         _READ["uint64"],
         _U1,
@@ -272,11 +274,10 @@ def encode_track(
         begin: i8[n], Unix ns.
         length: i8[n], ns; 0 or less: an instant.
         columns: Arrays of n: ``name`` u4, key of what the row is called; ``shown`` u2, bit k for
-            argument k, ``SINK``; ``flow`` u8, 0 = none; ``values`` u8[n, a] of those arguments
-            that are no flags.
-        arguments: u8[a + flags, 3]: the bytes before an argument's value as a little-endian
-            number, how many they are, and ``NUMBER``, ``TEXT`` or ``FLAG``. The second of these
-            bytes, the length, is set here.
+            argument k, ``SINK``; ``flow`` u8, 0 = none.
+        arguments: i8[a, 4]: the bytes before an argument's value as a little-endian number (the
+            second one, the length, is set here), how many they are, ``NUMBER``, ``TEXT`` or
+            ``FLAG``, and the address of the values, u8[n].
         base: Unix ns; rows that begin before it are counted.
         border: Unix ns, see above.
         lane_uuid: Number of the first lane's track.

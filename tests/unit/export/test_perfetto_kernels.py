@@ -15,7 +15,7 @@ from sigmatrace.export import perfetto_packets as packets
 from sigmatrace.export.kernels import packets as kernel
 from sigmatrace.export.kernels.order import end_range, group_rows, pair_regions, sort_rows
 from sigmatrace.export.kernels.wire import SLACK_BYTES
-from sigmatrace.export.perfetto_rows import Argument, Kind, argument_heads
+from sigmatrace.export.perfetto_rows import Argument, Kind, argument_table
 from sigmatrace.schema import MarkKind
 from tests.perfetto_replay import replay
 
@@ -71,7 +71,8 @@ class Encoded:
             | row.get("failed", 0) << 3 | (kernel.SINK if row.get("sink") else 0)
             for row in rows
         ]  # fmt: skip
-        values = [column("size_bytes", "u8"), column("peer", "i8", -1), column("note", "i8") + 64]
+        given = column("size_bytes", "u8"), column("peer", "i8", -1), column("note", "i8") + 64
+        values = [value.astype(np.uint64) for value in given]
         kernel.encode_track(
             order,
             begin,
@@ -80,9 +81,8 @@ class Encoded:
                 column("name", "u4"),
                 np.array(shown, np.uint16),
                 column("flow", "u8"),
-                np.stack([value.astype(np.uint64) for value in values], axis=1),
             ),
-            argument_heads(ARGUMENTS),
+            argument_table(ARGUMENTS, values),
             base,
             border,
             LANES,
