@@ -126,9 +126,10 @@ def _of_export(
 
 def _of_perfetto(counts: Numbers, match: Numbers) -> Iterator[tuple[str, int, int]]:
     regions = ("regions_closed", "regions_open", "mark_instants")
-    events = counts["op_records"] + counts["completion_records"]
+    events = sum(counts[f"{schema}_records"] for schema in ("op", "completion", "request", "cqe"))
     text = (
-        "perfetto: slices + instants = operations + completions + regions + instants of the program"
+        "perfetto: slices + instants = operations + completions + requests + cqes + regions"
+        " + instants of the program"
     )
     shown = events + sum(counts[key] for key in regions)
     yield text, counts["slices"] + counts["instants"], shown
@@ -137,8 +138,9 @@ def _of_perfetto(counts: Numbers, match: Numbers) -> Iterator[tuple[str, int, in
     others = counts["mark_counters"] + counts["mark_unknown"]
     marks = sum(counts[key] for key in regions) + ends + others
     yield text, counts["mark_records"], marks
-    text = "perfetto: counters = those of the program + those of the traffic"
-    yield text, counts["counters"], counts["mark_counters"] + counts["traffic_counters"]
+    text = "perfetto: counters = those of the program + of the traffic + of objects"
+    parts = sum(counts[f"{what}_counters"] for what in ("mark", "traffic", "object"))
+    yield text, counts["counters"], parts
     if match:
         text = "perfetto: matched = flows + receives before their sends"
         flows = counts["flows"] + counts["flows_backwards"]
