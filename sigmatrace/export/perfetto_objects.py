@@ -26,7 +26,7 @@ OBJECT_COLUMNS: Columns = {
     },
     "channels": {"proc": "i4", "object": "u4", "dir": "u1", "layer": "u1"},
     "routes": {"src_proc": "i4", "dst_proc": "i4"},
-    "ports": {"proc": "i4", "object": "u4", "device": "str", "node_guid": "u8", "port": "u1"},
+    "ports": {"proc": "i4", "object": "u4", "device": "str", "port": "u1", "lid": "u4"},
     "gids": {"proc": "i4", "port": "u4", "gid": "str"},
 }
 """Columns read here."""
@@ -118,18 +118,19 @@ class Nics:
     def of(cls, run: Run, qps: QueuePairs) -> Nics:
         """Return the ports of a run, from its index.
 
-        One that several processes of a host opened is one. A queue pair whose port has no GID in
-        the trace gets a port named by its address.
+        One that several processes of a host opened is one. A queue pair whose address is that of
+        no known port goes through one named by this address.
         """
         hosts = run.tables["processes"].column("host").to_pylist()
-        known = _ports_by_gid(run, hosts)
+        known = _ports(run, hosts)
         local = run.tables["endpoints"].column("local")
         numbers: dict[tuple[str, str], int] = {}
         of_qp = np.full(qps.keys.size, -1, np.int32)
         for qp, (proc, row) in enumerate(zip(qps.proc.tolist(), qps.rows.tolist(), strict=True)):
             place = local[row].as_py().partition(":")[2].rpartition(":")[0]
             if place:
-                key = hosts[proc], known.get((hosts[proc], place), place)
+                address = hosts[proc], place.partition("/")[0]
+                key = hosts[proc], known.get(address, place)
                 of_qp[qp] = numbers.setdefault(key, len(numbers))
         return cls([f"{name} ({host})" for host, name in numbers], of_qp)
 
@@ -147,18 +148,16 @@ def _keys(run: Run, table: str) -> np.ndarray:
     return keys
 
 
-def _ports_by_gid(run: Run, hosts: Sequence[str]) -> Mapping[tuple[str, str], str]:
-    """Return the names of ports, by host and GID in hex."""
-    columns = ("proc", "object", "device", "port")
-    ports = {
-        (proc, thing): f"{device} port {port}"
-        for proc, thing, device, port in zip(
-            *(run.tables["ports"].column(name).to_pylist() for name in columns), strict=True
-        )
-    }
+def _ports(run: Run, hosts: Sequence[str]) -> Mapping[tuple[str, str], str]:
+    """Return the names of ports, by host and address: a GID in hex, or ``lid`` and the LID."""
+    names: dict[tuple[int, int], str] = {}
+    found: dict[tuple[str, str], str] = {}
+    columns = ("proc", "object", "device", "port", "lid")
+    ports = (run.tables["ports"].column(name).to_pylist() for name in columns)
+    for proc, thing, device, port, lid in zip(*ports, strict=True):
+        names[proc, thing] = found[hosts[proc], f"lid{lid}"] = f"{device} port {port}"
     gids = (run.tables["gids"].column(name).to_pylist() for name in ("proc", "port", "gid"))
-    return {
-        (hosts[proc], gid): ports[proc, port]
-        for proc, port, gid in zip(*gids, strict=True)
-        if (proc, port) in ports
-    }
+    for proc, port, gid in zip(*gids, strict=True):
+        if (proc, port) in names:
+            found[hosts[proc], gid] = names[proc, port]
+    return found

@@ -51,7 +51,9 @@ def _events(
     """Return queue pair, Unix ns and code of the rows of a table that tell of a send queue."""
     qp = find(tracks.qps.keys, part.column(table, "proc"), part.column(table, "object"))
     position = part.column(table, "position")
-    use = (qp >= 0) & (part.column(table, "queue") == SEND_QUEUE) & (position != NO_POSITION)
+    use = (qp >= 0) & (part.column(table, "queue") == SEND_QUEUE)
+    if completes:
+        use &= position != NO_POSITION
     code = position[use].astype(np.int64) << 1 | completes
     return qp[use], part.column(table, "t_ns")[use], code
 

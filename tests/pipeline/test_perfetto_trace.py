@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 
 import pyarrow as pa
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -45,24 +44,6 @@ select c.ts, c.value, t.name, t.unit, p.name as process
 from counter c join process_counter_track t on c.track_id = t.id join process p using (upid)
 order by p.name, t.name, c.ts
 """
-
-
-@pytest.fixture
-def load(tmp_path, trace_processor):
-    """Exports partitions, loads the trace, and checks counts and losses."""
-
-    def load(*parts, of=None):
-        exported = export(tmp_path, parts, of)
-        tp = trace_processor(tmp_path / OUTPUT)
-        assert tp.problems() == []
-        counts = exported.counts
-        assert tp.value("select count(*) from slice") == counts["slices"] + counts["instants"]
-        assert tp.value("select count(*) from slice where dur > 0") == counts["slices"]
-        assert tp.value("select count(*) from counter") == counts["counters"]
-        assert tp.value("select count(*) from flow") == counts["flows"]
-        return tp, exported
-
-    return load
 
 
 def spans(tp):
