@@ -234,6 +234,21 @@ def test_requests_in_flight_never_share_a_lane_at_a_time_across_partitions(slice
     assert exported.counts["slices"] == 400
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_completions_in_any_order_keep_their_times(slices, seed):
+    """Several threads poll, partitions interleave: lanes of all of them overlap in time."""
+    chance = random.Random(seed)
+    begins = [chance.randrange(300) for _ in range(120)]
+    flights = [(begin, begin + chance.randrange(1, 80), k) for k, begin in enumerate(begins)]
+    parts = [
+        partition(n, cqes=[cqe(begin, end, k) for begin, end, k in flights[n::4]]) for n in range(4)
+    ]
+    rows, _ = slices(*parts)
+    found = [(row["ts"], row["ts"] + row["dur"], row["args"]["position"]) for row in rows]
+    assert sorted(found) == sorted(flights)
+    assert {row["depth"] for row in rows} == {0}
+
+
 def plain_depth(posts, ends):
     """Outstanding requests over time, counted one by one: {time: depth}."""
     found = {}

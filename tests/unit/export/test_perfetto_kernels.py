@@ -48,10 +48,15 @@ ROW_BYTES = kernel.ROW_BYTES + len(ARGUMENTS) * kernel.ARGUMENT_BYTES
 
 
 class Encoded:
-    """One track, encoded; rows are dicts, keys as in ``encode_track``."""
+    """One track, encoded; rows are dicts, keys as in ``encode_track``.
 
-    def __init__(self, rows, border=-1, base=0, nests=1):
+    ``wide``: arguments of numbers come after the others, with values ``row["wide"]``.
+    """
+
+    def __init__(self, rows, border=-1, base=0, nests=1, wide=()):
         n = len(rows)
+        arguments = [*ARGUMENTS[:3], *wide, ARGUMENTS[3]]
+        row_bytes = kernel.ROW_BYTES + len(arguments) * kernel.ARGUMENT_BYTES
 
         def column(key, dtype, default=0):
             return np.array([row.get(key, default) for row in rows], dtype)
@@ -60,7 +65,7 @@ class Encoded:
         order = np.arange(n)
         sort_rows(order, begin, length, column("depth", "u1"))
         self.order = order.tolist()
-        self.out = np.full(n * ROW_BYTES + SLACK_BYTES, 0xEE, np.uint8)
+        self.out = np.full(n * row_bytes + SLACK_BYTES, 0xEE, np.uint8)
         self.borders = tuple(np.zeros(n, np.int64) for _ in range(3))
         listed = tuple(np.zeros(128, np.int64) for _ in range(2))
         iids = tuple(np.zeros(128, np.int32) for _ in range(2))
@@ -68,11 +73,16 @@ class Encoded:
         stat = np.zeros(kernel.STATS, np.int64)
         shown = [
             row.get("shown", 1) | (row.get("peer", -1) >= 0) << 1 | (row.get("note", 0) > 0) << 2
-            | row.get("failed", 0) << 3 | (kernel.SINK if row.get("sink") else 0)
+            | (2 ** len(row.get("wide", ())) - 1) << 3 | row.get("failed", 0) << 3 + len(wide)
+            | (kernel.SINK if row.get("sink") else 0)
             for row in rows
         ]  # fmt: skip
         given = column("size_bytes", "u8"), column("peer", "i8", -1), column("note", "i8") + 64
         values = [value.astype(np.uint64) for value in given]
+        values += [
+            np.array([row["wide"][k] if "wide" in row else 0 for row in rows], np.uint64)
+            for k in range(len(wide))
+        ]
         kernel.encode_track(
             order,
             begin,
@@ -82,7 +92,7 @@ class Encoded:
                 np.array(shown, np.uint16),
                 column("flow", "u8"),
             ),
-            argument_table(ARGUMENTS, values),
+            argument_table(arguments, values),
             base,
             border,
             LANES,
@@ -100,7 +110,7 @@ class Encoded:
         self.head, _ = packets.sequence_head(
             SEQUENCE,
             [f"name {key}" for key in names],
-            [argument.name for argument in ARGUMENTS],
+            [argument.name for argument in arguments],
             [f"peer {key}" if key < 64 else f"note {key - 64}" for key in texts],
         )
         self.first = int(begin.min())
@@ -152,6 +162,45 @@ def test_the_largest_row_stays_within_its_bound_and_one_byte_lengths():
     encoded = Encoded(rows, border=2**62)
     assert encoded.stat[kernel.BYTES] <= len(rows) * ROW_BYTES
     assert len(encoded.slices()) == 2
+
+
+WIDE = [
+    Argument(f"argument {k}", kind)
+    for k, kind in enumerate((Kind.U64, Kind.HEX, Kind.I64, Kind.U64) * 2)
+]
+
+
+@pytest.mark.parametrize("border", [-1, 2**62])
+@pytest.mark.parametrize("wide", range(len(WIDE) + 1))
+def test_rows_whose_packets_need_two_length_bytes(wide, border):
+    """Packets grow over the limit of one byte, first alone, then with their event."""
+    values = [2**64 - 1 - k for k in range(wide)]
+    row = {
+        "length": 7, "size_bytes": 2**64 - 1, "peer": 63, "note": 63, "name": 63, "failed": 1,
+        "flow": 2**64 - 1, "wide": values,
+    }  # fmt: skip
+    rows = [{**row, "begin": 3}, {"begin": 2**60, "length": 9}, {**row, "begin": 2**61}]
+    encoded = Encoded(rows, border=border, wide=WIDE[:wide])
+    body = bytearray(encoded.body)
+    for places in encoded.borders[:2]:
+        for at in places[: encoded.stat[kernel.BORDERS]].tolist():
+            assert body[at : at + packets.PADDED_BYTES] == packets.padded(0)
+            body[at : at + packets.PADDED_BYTES] = packets.padded(11)
+    first, middle, last = replay(encoded.head + bytes(body))
+    assert (first.begin, first.end, middle.begin, middle.end) == (3, 10, 2**60, 2**60 + 9)
+    assert (last.begin, last.end) == (2**61, 2**61 + 7)
+    assert first.args == last.args
+    signed = [value - 2**64 if k % 4 == 2 else value for k, value in enumerate(values)]
+    assert [first.args[f"argument {k}"] for k in range(wide)] == signed
+    assert first.args["failed"] is True and first.flow == 2**64 - 1
+    assert first.track == (0 if border < 0 else 11)
+
+
+def test_values_of_another_type_are_refused():
+    with pytest.raises(TypeError, match="size_bytes"):
+        argument_table(ARGUMENTS, [np.zeros(3, np.int64)])
+    with pytest.raises(TypeError, match="peer"):
+        argument_table(ARGUMENTS, [np.zeros(3, np.uint64), np.zeros(6, np.uint64)[::2]])
 
 
 def test_bytes_are_those_that_protobuf_itself_writes():
@@ -334,6 +383,20 @@ def test_counters_decode_to_what_was_given():
     assert {(p.trusted_packet_sequence_id, p.track_event.type) for p in trace.packet} == {
         (1, TrackEvent.TYPE_COUNTER)
     }
+
+
+def test_values_of_a_counter_of_its_own_sequence():
+    t, value = np.array([5, 5, 200, 2**61]), np.array([0, 1, 2**40, 3])
+    out = np.empty(4 * kernel.COUNTER_BYTES + SLACK_BYTES, np.uint8)
+    word = packets.word(packets.number(10, SEQUENCE))
+    used = kernel.encode_values(t, value, 4, word, out)
+    trace = Trace()
+    trace.ParseFromString(out[:used].tobytes())
+    times = np.cumsum([p.timestamp for p in trace.packet]).tolist()
+    assert times == [1, 1, 196, 2**61 - 4]
+    assert [p.track_event.counter_value for p in trace.packet] == value.tolist()
+    kinds = {(p.trusted_packet_sequence_id, p.track_event.type) for p in trace.packet}
+    assert kinds == {(SEQUENCE, TrackEvent.TYPE_COUNTER)}
 
 
 @given(st.integers(0, 2**64 - 1))
