@@ -113,9 +113,16 @@ def _widen(out, start, event, at):
 
 
 @njit(inline="always")
-def _track(out, at, uuid):
+def _track(out, at):
+    """Leave room for the number of a track that is chosen later."""
     store(out, at, np.uint8(0x58))
-    return put_padded(out, at + 1, uuid)
+    return put_padded(out, at + 1, 0)
+
+
+@njit(inline="always")
+def _lane(out, at, uuid):
+    store(out, at, np.uint8(0x58))
+    return put_varint(out, at + 1, uuid)
 
 
 @njit(inline="always")
@@ -153,14 +160,14 @@ def _drain(t, out, stat, sequence, lane_uuid, stack, heap, free, border_end_at):
             stat[DEPTH] -= 1
             which = stack[1][stat[DEPTH]]
             if which >= 0:
-                at = _track(out, at, 0)
+                at = _track(out, at)
                 border_end_at[which] = at - PADDED_BYTES
         else:
             lane = heap[1][0]
             stat[HEAP] = pop(heap[0], heap[1], stat[HEAP])
             free[stat[IDLE]] = lane
             stat[IDLE] += 1
-            at = _track(out, at, lane_uuid + lane)
+            at = _lane(out, at, lane_uuid + lane)
         stat[BYTES] = _close(out, start, event, at)
 
 
@@ -173,7 +180,7 @@ def _place(t, stop, at, out, stat, border, lane_uuid, nests, stack, heap, free, 
         if t < border:
             which = stat[BORDERS]
             stat[BORDERS] += 1
-            at = _track(out, at, 0)
+            at = _track(out, at)
             borders[0][which] = at - PADDED_BYTES
             borders[2][which] = t
         stack[0][depth] = stop
@@ -188,7 +195,7 @@ def _place(t, stop, at, out, stat, border, lane_uuid, nests, stack, heap, free, 
         lane = stat[LANES]
         stat[LANES] += 1
     stat[HEAP] = push(heap[0], heap[1], stat[HEAP], stop, lane)
-    return _track(out, at, lane_uuid + lane)
+    return _lane(out, at, lane_uuid + lane)
 
 
 @njit(inline="always")
