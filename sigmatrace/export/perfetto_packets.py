@@ -108,10 +108,11 @@ def wall_clock(base_ns: int) -> bytes:
     """Return a packet that says which Unix time the trace's zero is.
 
     Args:
-        base_ns: Unix ns.
+        base_ns: Unix ns. The format has no times before 1970, which damaged records can have:
+            then nothing is said of the wall clock.
     """
     zero = block(1, number(1, CLOCK_BOOTTIME), number(2, 0))
-    wall = block(1, number(1, CLOCK_REALTIME), number(2, base_ns))
+    wall = block(1, number(1, CLOCK_REALTIME), number(2, base_ns)) if base_ns >= 0 else b""
     return packet(1, number(13, _STATE_CLEARED), block(6, zero, wall))
 
 

@@ -80,6 +80,13 @@ def test_the_trace_knows_its_wall_clock(load):
     assert str(BASE) in exported.hint
 
 
+def test_times_before_1970_have_no_wall_clock(load):
+    tp, exported = load(partition(0, [send(-2 * BASE, 5), send(10, 5)]))
+    assert spans(tp) == [(0, 5, 0), (2 * BASE + 10, 5, 0)]
+    assert tp.value("select count(*) from clock_snapshot where clock_name = 'REALTIME'") == 0
+    assert str(-BASE) in exported.hint
+
+
 def test_calls_nest_in_calls_whatever_their_order_in_the_file(load):
     tp, exported = load(
         partition(
