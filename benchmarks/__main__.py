@@ -1,4 +1,7 @@
-"""``make bench``: the cost of a record, then the speed of the pipeline."""
+"""``make bench``: the cost of a record, unchosen layers, then the speed of the pipeline.
+
+usage: python -m benchmarks [NAME [OPTION...]]: one of them alone, with its options
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,20 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
+NAMES = ("record_cost", "unchosen_layer", "pipeline_speed")
 
 
-def main() -> int:
+def main(arguments: list[str]) -> int:
+    if arguments and arguments[0] not in NAMES:
+        print(f"benchmarks: no benchmark is called {arguments[0]} ({', '.join(NAMES)})")
+        return 2
+    chosen, options = (arguments[:1], arguments[1:]) if arguments else (NAMES, [])
     codes = [
-        subprocess.run([sys.executable, HERE / name], check=False).returncode
-        for name in ("record_cost.py", "pipeline_speed.py")
+        subprocess.run([sys.executable, HERE / f"{name}.py", *options], check=False).returncode
+        for name in chosen
     ]
     return max(codes)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Sets up a checkout: system packages, .venv, native libraries. Asks nothing, repeats in a second.
 #   scripts/setup.sh             what SigmaTrace and its demo need
-#   scripts/setup.sh --dev       also what tests and style checks need
+#   scripts/setup.sh --dev       also what tests and style checks need (tests/rigs/packages.txt)
 #   scripts/setup.sh --bench     also what the benchmarks compare with
 #   scripts/setup.sh --rebuild   build the native libraries again if a source changed
 set -euo pipefail
@@ -29,15 +29,16 @@ is_installed() {
   [ "$(dpkg-query -W -f '${db:Status-Abbrev}' "$1" 2>/dev/null)" = "ii " ]
 }
 
+# Installs those of the named packages that are missing; says why it cannot.
 install_packages() {
   local missing=() package root=()
-  for package in "${packages[@]}"; do
+  for package in "$@"; do
     is_installed "$package" || missing+=("$package")
   done
   [ ${#missing[@]} -eq 0 ] && return
   if [ "$(id -u)" -ne 0 ]; then
-    sudo -n true 2>/dev/null || fail "these packages are missing: run this as root, or ask for" \
-      "them to be installed: apt-get install ${missing[*]}"
+    sudo -n true 2>/dev/null || { say "these packages are missing: run this as root, or ask for" \
+      "them to be installed: apt-get install ${missing[*]}" >&2; return 1; }
     root=(sudo -n)
   fi
   say "installing ${missing[*]}"
@@ -49,7 +50,7 @@ install_packages() {
   # The lists of a fresh machine are empty, those of an old one stale: then fetch them.
   "${install[@]}" >"$log" 2>&1 \
     || { "${get[@]}" update >>"$log" 2>&1 && "${install[@]}" >>"$log" 2>&1; } \
-    || { cat "$log" >&2; fail "apt-get could not install ${missing[*]}"; }
+    || { cat "$log" >&2; say "apt-get could not install ${missing[*]}" >&2; return 1; }
   rm -f "$log"
 }
 
@@ -82,7 +83,11 @@ create_venv() {
 
 is_current() { [ "$(cat "$1" 2>/dev/null)" = "$2" ]; }
 
-install_packages
+install_packages "${packages[@]}" || exit 1
+if [ "$dev" ]; then
+  mapfile -t rig < <(grep -v '^#' tests/rigs/packages.txt)
+  install_packages "${rig[@]}" || say "without them, the tests with virtual machines do not run" >&2
+fi
 if ! is_current "$stamp${dev:+.dev}" "$(fingerprint)"; then
   create_venv
 elif [ "$rebuild" ] && ! is_current "$stamp.native" "$(native_fingerprint)"; then

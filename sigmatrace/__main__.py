@@ -17,12 +17,9 @@ def main() -> int:
         print(TEXT, end="")
         return 0 if words else 2
     if "--version" in words:
-        from importlib.metadata import PackageNotFoundError, version
+        from sigmatrace.version import version_text
 
-        try:
-            print(f"sigmatrace {version('sigmatrace')}")
-        except PackageNotFoundError:
-            print("sigmatrace (a checkout that is not installed)")
+        print(version_text())
         return 0
     from sigmatrace import cli
 

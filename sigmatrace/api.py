@@ -4,6 +4,10 @@ from sigmatrace import api
 
 result = api.run("run/", export=["perfetto", "json"])
 result.tables["traffic"].to_pylist()
+
+settings = api.compose(["run=run/", "preset=everything"])  # options as on the command line
+print(api.plan(settings).text())
+api.execute(settings)
 """
 
 from __future__ import annotations
@@ -18,16 +22,19 @@ from typing import Any, TextIO
 
 import pyarrow as pa
 
-from sigmatrace import config, jit, ledger, output, summary
+from sigmatrace import config, kernel_cache, ledger, output, summary
 from sigmatrace import plan as planning
 from sigmatrace.cluster import Cluster
+from sigmatrace.compose import compose
 from sigmatrace.config import Settings
 from sigmatrace.errors import ConfigError, DataLossError
 from sigmatrace.export.base import Exporter
 from sigmatrace.partition import Run
 from sigmatrace.plan import Plan
 from sigmatrace.stages.base import Exchange, Stage
+from sigmatrace.text import counted
 
+__all__ = ["Plan", "Result", "Run", "Settings", "compose", "execute", "open_run", "plan", "run"]
 STRICT_HINT = "strict=true allows no loss; without it the rest is used"
 PACKAGES = ("dask", "distributed", "hydra-core", "msgpack", "numba", "numpy", "pyarrow")
 
@@ -42,6 +49,7 @@ class Result:
         out: Folder of the output.
         files: Finished files and folders by exporter.
         hints: How to open them, by exporter.
+        lines: What stages say for the closing summary.
     """
 
     run: Run
@@ -49,6 +57,7 @@ class Result:
     out: Path
     files: Mapping[str, tuple[Path, ...]]
     hints: Mapping[str, str]
+    lines: Sequence[str]
 
     @property
     def tables(self) -> Mapping[str, pa.Table]:
@@ -57,7 +66,7 @@ class Result:
 
     def text(self) -> str:
         """Return the closing summary."""
-        return summary.text(self.run, self.ledger, self.files, self.hints, self.out)
+        return summary.text(self.run, self.ledger, self.lines, self.files, self.hints, self.out)
 
 
 def run(
@@ -93,7 +102,7 @@ def run(
     words += [f"out={os.fspath(out)}"] if out is not None else []
     words += [f"stage=[{','.join(stage)}]"] if stage is not None else []
     words += [f"strict={strict}", f"overwrite={overwrite}", *overrides]
-    return execute(config.compose(words), progress=progress)
+    return execute(compose(words), progress=progress)
 
 
 def open_run(folder: str | os.PathLike[str], *, run_id: str | None = None) -> Run:
@@ -102,7 +111,7 @@ def open_run(folder: str | os.PathLike[str], *, run_id: str | None = None) -> Ru
     Raises:
         SigmaTraceError: See ``sigmatrace.errors``.
     """
-    jit.use_writable_cache()
+    kernel_cache.use_writable_cache()
     from sigmatrace import pipeline
 
     return pipeline.index(Path(folder), Cluster(), run_id=run_id).run
@@ -115,7 +124,7 @@ def plan(settings: Settings) -> Plan:
         ConfigError: A class cannot be imported, or refuses its options.
         PipelineError: The stages do not fit together.
     """
-    jit.use_writable_cache()
+    kernel_cache.use_writable_cache()
     steps = config.build("stage", settings.stage, (Stage, Exchange))
     exporters = config.build("export", settings.export, (Exporter,))
     if not exporters:
@@ -155,7 +164,7 @@ def execute(settings: Settings, *, progress: TextIO | None = None) -> Result:
             for name, one in done.exported.items()
         }
         hints = {name: one.hint for name, one in done.exported.items() if one.hint}
-        result = Result(done.run, book, made.place, files, hints)
+        result = Result(done.run, book, made.place, files, hints, done.lines)
         made.keep(name for one in done.exported.values() for name in one.files)
         made.write_json(output.LEDGER, book)
         made.write_json(output.RUN, {**_record(settings), "files": made.names})
@@ -169,8 +178,8 @@ def _refuse_damage(run: Run) -> None:
     if damage:
         first, more = damage[0], len(damage) - 1
         raise DataLossError(
-            f"{first['path']}: {first['size_bytes']} bytes {first['what']} at byte "
-            f"{first['offset']}" + (f", and {more} more places" if more else ""),
+            f"{first['path']}: {counted(first['size_bytes'], 'byte')} {first['what']} at byte "
+            f"{first['offset']}" + (f", and {counted(more, 'more place')}" if more else ""),
             STRICT_HINT,
         )
 
@@ -180,7 +189,7 @@ def _refuse_open(run: Run) -> None:
     columns = (run.tables["processes"].column(name).to_pylist() for name in ("path", "end"))
     found = [path for path, end in zip(*columns, strict=True) if not end]
     if found:
-        more = f", and {len(found) - 1} more files" if len(found) > 1 else ""
+        more = f", and {counted(len(found) - 1, 'more file')}" if len(found) > 1 else ""
         raise DataLossError(
             f"{found[0]}: no end item (killed, replaced by exec, cut, or still running){more}",
             STRICT_HINT,

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from hydra.core.override_parser.types import Quote, QuotedString
 
-from sigmatrace.config import GROUPS, suggest
+from sigmatrace.config import GROUPS, Config, folder, suggest
 from sigmatrace.errors import ConfigError
 
 PATHS = ("run", "out")
@@ -23,7 +23,9 @@ FLAGS = {
     "--config-name": 1, "-cn": 1, "--info": 1, "-i": 1, "--shell-completion": 0, "-sc": 0,
     "--debug": 0, "--plan": 0,
 }  # fmt: skip
-"""Flags and how many words follow each."""
+"""Flags and how many words follow each; Hydra's own, beyond those of the help, do no harm."""
+SHOWN = ("--plan", "--multirun", "--config-dir", "--cfg", "--debug", "--version", "--help")
+OPTIONS = (*GROUPS, *(item.name for item in fields(Config) if item.name not in GROUPS))
 
 
 @dataclass
@@ -65,7 +67,7 @@ def parse(words: Sequence[str]) -> Command:
         if not word.startswith("-"):
             rest.append(word)
         elif flag not in FLAGS:
-            raise ConfigError(f"unknown flag {flag!r}", suggest(flag, FLAGS))
+            raise _unknown(flag, value or next(iter(queue), ""))
         elif flag == "--debug":
             command.debug = True
         elif flag == "--plan":
@@ -74,6 +76,7 @@ def parse(words: Sequence[str]) -> Command:
             _take_flag(command, word, flag, value, queue)
     command.multirun = any(flag in ("--multirun", "-m") for flag in command.flags)
     command.overrides = [_override(word, command) for word in rest]
+    _check_preset(command)
     for place in command.folders:
         if not place.is_dir():
             raise ConfigError(f"no such configuration folder: {place}", "check the path")
@@ -87,6 +90,32 @@ def quote(text: str) -> str:
     """
     literal = re.sub(r"\$\{(?!hydra:)", r"\\${", text)
     return str(QuotedString(literal, Quote.single).with_quotes())
+
+
+def _unknown(flag: str, value: str) -> ConfigError:
+    """Return what is wrong with a flag that is none: it may be an option, which has no dashes."""
+    name = flag.lstrip("-").replace("-", "_")
+    if name in OPTIONS:
+        shown = value if value and not value.startswith("-") and "=" not in value else "VALUE"
+        return ConfigError(f"unknown flag {flag!r}", f"options are KEY=VALUE: {name}={shown}")
+    return ConfigError(f"unknown flag {flag!r}", suggest(flag, SHOWN))
+
+
+def _check_preset(command: Command) -> None:
+    """Refuse a preset beside a choice that it makes itself: one of them would be dropped."""
+    given = dict(word.partition("=")[::2] for word in command.overrides)
+    preset = given.get("preset", "")
+    for place in (*command.folders, folder()):
+        path = place / "preset" / f"{preset}.yaml"
+        if path.is_file():
+            chosen = re.findall(r"override\s+/?(\w+)\s*:", path.read_text(encoding="utf-8"))
+            for group in chosen:
+                if group in given:
+                    raise ConfigError(
+                        f"preset={preset} chooses {group} itself",
+                        f"leave out {group}={given[group]}, or the preset",
+                    )
+            return
 
 
 def _take_flag(command: Command, word: str, flag: str, value: str, queue: list[str]) -> None:

@@ -10,7 +10,7 @@ import difflib
 import importlib
 import importlib.util
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -107,12 +107,10 @@ class Config:
 
 
 SCHEMAS: dict[str, dict[str, type]] = {
-    "schema": {"config": Config},
-    "schema/stage": dict.fromkeys(
-        ("clock", "topology", "match", "traffic", "messages"), StageConfig
-    ),
-    "schema/export": {
-        **dict.fromkeys(("perfetto", "json", "parquet", "csv"), ExportConfig),
+    "schema": {
+        "config": Config,
+        "stage": StageConfig,
+        "export": ExportConfig,
         "matrix": MatrixConfig,
     },
     "schema/cluster": {
@@ -121,7 +119,8 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "distributed": DistributedConfig,
     },
 }
-"""Schema by group and choice; every YAML file of ``conf/`` extends one of these."""
+"""Schemas by group and name; every YAML file of ``conf/`` extends one of these. Which stages and
+exporters there are, the YAML files alone say, and their ``_target_`` which class each is."""
 
 
 def folder() -> Path:
@@ -142,41 +141,20 @@ def register() -> None:
             store.store(group=group, name=name, node=schema)
 
 
-def compose(words: Sequence[str]) -> Settings:
-    """Compose and check a configuration outside of a command line.
-
-    Args:
-        words: Options as on the command line.
-
-    Raises:
-        ConfigError: An option is unknown or has an impossible value.
-    """
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_dir
-    from hydra.core.global_hydra import GlobalHydra
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
-
-    from sigmatrace import argv, mistakes
-
-    command = argv.parse(words)
-    register()
-    before = dict(GlobalHydra.instance().__dict__)
-    GlobalHydra.instance().clear()
-    try:
-        with initialize_config_dir(str(folder()), version_base="1.3"):
-            return check(hydra_compose("config", command.overrides))
-    except (HydraException, OmegaConfBaseException) as error:
-        raise mistakes.explain(error, command.folders) from error
-    finally:
-        GlobalHydra.instance().__dict__.update(before)
-
-
 def choices(group: str, folders: Iterable[Path] = ()) -> list[str]:
     """Return the names that a group offers, with those of a user's own folders."""
     return sorted(
         {path.stem for at in (folder(), *folders) for path in (at / group).glob("*.yaml")}
     )
+
+
+def shipped(group: str, bases: tuple[type, ...]) -> dict[str, type]:
+    """Return the classes of this package's own stages or exporters by name."""
+    files = {name: folder() / group / f"{name}.yaml" for name in choices(group)}
+    return {
+        name: _load(f"{group}.{name}", OmegaConf.select(OmegaConf.load(path), "_target_"), bases)
+        for name, path in files.items()
+    }
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
@@ -196,18 +174,23 @@ class Settings:
     Attributes:
         run: Folder of the trace files, absolute.
         out: Folder of the output, absolute.
+        run_id: As in ``Config``, like all that follow.
+        stage: Arguments of each chosen stage, with ``_target_``.
+        export: The same of exporters.
         options: All options as plain data, for ``run.json``.
     """
 
     run: Path
     out: Path
+    run_id: str | None
+    strict: bool
+    overwrite: bool
+    partition_mb: int
+    plan: bool
+    stage: Mapping[str, Mapping[str, Any]]
+    export: Mapping[str, Mapping[str, Any]]
+    cluster: Mapping[str, Any]
     options: Mapping[str, Any]
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self.options[name]
-        except KeyError:
-            raise AttributeError(name) from None
 
 
 def check(config: DictConfig) -> Settings:
@@ -237,7 +220,8 @@ def check(config: DictConfig) -> Settings:
         raise ConfigError("out= is empty", "give a folder, or leave it out")
     base = Path(run).resolve()
     place = Path(str(out)).resolve() if out is not None else base / "sigmatrace-out"
-    return Settings(base, place, options)
+    others = {key: options[key] for key in known if key not in ("run", "out")}
+    return Settings(run=base, out=place, options=options, **others)
 
 
 def _check_node(at: str, node: Any) -> None:
@@ -286,13 +270,18 @@ def _load(at: str, target: Any, bases: tuple[type, ...]) -> type:
     if not module:
         raise ConfigError(f"{at} names no class", "its YAML needs _target_: module.Class")
     try:
-        cls = getattr(importlib.import_module(module), attribute)
+        loaded = importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"{at}: cannot import {target}", f"{error}; is its folder on PYTHONPATH?"
         ) from error
-    except AttributeError as error:
-        raise ConfigError(f"{at}: module {module} has no {attribute}", "check _target_") from error
+    except Exception as error:
+        raise ConfigError(
+            f"{at}: cannot import {module}", f"{type(error).__name__}: {error}"
+        ) from error
+    if not hasattr(loaded, attribute):
+        raise ConfigError(f"{at}: module {module} has no {attribute}", "check _target_")
+    cls = getattr(loaded, attribute)
     if not (isinstance(cls, type) and issubclass(cls, bases)):
         wanted = " or ".join(base.__name__ for base in bases)
         raise ConfigError(f"{at}: {target} is not a subclass of {wanted}", "check _target_")

@@ -57,7 +57,7 @@ class OutputError(SigmaTraceError):
 
 
 class PipelineError(SigmaTraceError):
-    """Stages do not fit together: a missing or doubled column, a cycle, a wrong dtype."""
+    """Stages do not fit together, by their columns; or a user's own stage or exporter failed."""
 
     exit_code = 7
 

@@ -1,14 +1,20 @@
-"""The ledger: every record, what became of it, and equations that say so."""
+"""The ledger: every record, what became of it, and equations that say so.
+
+The reader's equations are here. Stages and exporters bring their own (``stages/base.py``,
+``export/base.py``), and refer to numbers that others have counted by their place in the ledger.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from sigmatrace.capture.account import Account
+from sigmatrace.errors import PipelineError
 from sigmatrace.export.base import Exported
 from sigmatrace.schema import EVENT_NAMES
+from sigmatrace.text import count_text, counted
 
 EVENT_SCHEMAS = tuple(schema.name.lower() for schema in EVENT_NAMES)
 NAMED = 3
@@ -25,39 +31,43 @@ def build(
 
     Args:
         account: The reader's part.
-        stages: What stages say, by name. A stage's own equations are in its ``"balance"``: a
-            list of ``{"name", "left", "right"}``.
-        exported: What exporters made, by name.
+        stages: What stages say, by name; ``"balance"`` holds their equations.
+        exported: What exporters made, by name, with their equations.
 
     Returns:
         ``records`` by schema and ``capture`` (the reader's part), ``stages``, ``exports``,
         ``balance`` (named equations with both sides), ``balanced`` and ``lossless``.
+
+    Raises:
+        PipelineError: An equation refers to a number that the ledger does not have.
     """
-    exports = {name: dict(one.counts) for name, one in exported.items()}
-    balance = [
-        {"name": name, "left": left, "right": right, "ok": left == right}
-        for name, left, right in _equations(account, stages, exports)
-    ]
     plain = account.as_dict()
-    return {
+    book: dict[str, Any] = {
         "records": {name: asdict(one) for name, one in account.schemas.items()},
         "capture": {key: value for key, value in plain.items() if key != "schemas"},
-        "stages": {name: dict(one) for name, one in stages.items()},
-        "exports": exports,
+        "stages": {
+            name: {key: value for key, value in one.items() if key != "balance"}
+            for name, one in stages.items()
+        },
+        "exports": {name: dict(one.counts) for name, one in exported.items()},
+    }
+    balance = [_judge(*one) for one in _of_reader(account)]
+    for name, numbers in stages.items():
+        balance += _judge_own(name, numbers.get("balance", ()), book)
+    for name, one in exported.items():
+        balance += _judge_own(name, [*_records(one.counts), *one.balance], book)
+    if "perfetto" in exported:
+        balance += _judge_own("perfetto", _of_perfetto(book["exports"]["perfetto"]), book)
+    return {
+        **book,
         "balance": balance,
         "balanced": all(one["ok"] for one in balance),
         "lossless": account.is_lossless(),
     }
 
 
-def read_counts(account: Account) -> dict[str, int]:
-    """Return how many records of each schema were read."""
-    return {name: one.read + one.read_open for name, one in account.schemas.items()}
-
-
-def _equations(
-    account: Account, stages: Mapping[str, Numbers], exports: Mapping[str, Numbers]
-) -> Iterator[tuple[str, int, int]]:
+def _of_reader(account: Account) -> Iterator[tuple[str, int, int]]:
+    """Yield the reader's own equations."""
     files = account.files
     size = sum(file.size_bytes for file in files)
     parts = sum(file.whole + file.damaged + file.cut + file.foreign for file in files)
@@ -69,118 +79,131 @@ def _equations(
         open_ = one.read_open + one.damaged_open + one.bad_channel_open + one.unused_open
         text = f"{name}: found in chunks = read + damaged + bad_channel + unused"
         yield text, one.found, closed + open_
-    read = read_counts(account)
-    yield from _of_match(stages.get("match", {}), read)
-    yield from _of_traffic(stages.get("traffic", {}), account, read)
-    for name, own in stages.items():
-        for equation in own.get("balance", ()):
-            yield f"{name}: {equation['name']}", equation["left"], equation["right"]
-    for name, counts in exports.items():
-        yield from _of_export(name, counts, stages, read)
-    if "perfetto" in exports:
-        yield from _of_perfetto(exports["perfetto"], stages.get("match", {}))
 
 
-def _of_match(match: Numbers, read: Mapping[str, int]) -> Iterator[tuple[str, int, int]]:
-    if not match:
-        return
-    kinds = match["sends"] + match["receives"] + match["one_sided"] + match["not_a_message"]
-    yield "match: op records = operations by kind", read["op"], kinds
-    for what in ("sends", "receives"):
-        unmatched = sum(match[f"{what}_unmatched"].values())
-        text = f"match: {what} = matched + unmatched by reason"
-        yield text, match[what], match[f"{what}_matched"] + unmatched
-
-
-def _of_traffic(
-    traffic: Numbers, account: Account, read: Mapping[str, int]
-) -> Iterator[tuple[str, int, int]]:
-    if not traffic:
-        return
-    yield "traffic: operations = op records", traffic["operations"], read["op"]
-    text = "traffic: aggregated operations = those that aggregate records stand for"
-    yield text, traffic["aggregated_operations"], account.aggregated_operations
-    text = "traffic: aggregated bytes = those that aggregate records stand for"
-    yield text, traffic["aggregated_bytes"], account.aggregated_bytes
-
-
-def _of_export(
-    name: str, counts: Numbers, stages: Mapping[str, Numbers], read: Mapping[str, int]
-) -> Iterator[tuple[str, int, int]]:
-    """Yield what any exporter may tell: records by schema, and what it shows of the traffic."""
+def _records(counts: Numbers) -> Iterator[dict[str, Any]]:
+    """Yield what any exporter may tell by its counts alone: records by schema."""
     for schema in EVENT_SCHEMAS:
         parts = [
             f"{schema}_{what}" for what in ("records", "left_out") if f"{schema}_{what}" in counts
         ]
         if parts:
-            text = f"{name}: {' + '.join(parts)} = {schema} records".replace("_", " ")
-            yield text, sum(counts[part] for part in parts), read[schema]
-    if "traffic" not in stages or "traffic_operations" not in counts:
-        return
-    traffic = stages["traffic"]
-    operations = traffic["operations"] + traffic["aggregated_operations"]
-    yield f"{name}: operations of the traffic", counts["traffic_operations"], operations
-    if not traffic["byte_sums_beyond_u64"]:
-        yield f"{name}: bytes of the traffic", counts["traffic_bytes"], traffic["size_bytes"]
+            text = f"{' + '.join(parts)} = {schema} records".replace("_", " ")
+            left = sum(counts[part] for part in parts)
+            yield {"name": text, "left": left, "right": f"records.{schema}"}
 
 
-def _of_perfetto(counts: Numbers, match: Numbers) -> Iterator[tuple[str, int, int]]:
-    regions = ("regions_closed", "regions_open", "mark_instants")
+def _of_perfetto(counts: Numbers) -> Iterator[dict[str, Any]]:
+    regions = sum(counts[key] for key in ("regions_closed", "regions_open", "mark_instants"))
     events = sum(counts[f"{schema}_records"] for schema in ("op", "completion", "request", "cqe"))
-    text = (
-        "perfetto: slices + instants = operations + completions + requests + cqes + regions"
-        " + instants of the program"
-    )
-    shown = events + sum(counts[key] for key in regions)
-    yield text, counts["slices"] + counts["instants"], shown
-    text = "perfetto: marks = 2 closed regions + open + stray ends + instants + counters + unknown"
+    yield {
+        "name": "slices + instants = operations + completions + requests + cqes + regions"
+        " + instants of the program",
+        "left": counts["slices"] + counts["instants"],
+        "right": events + regions,
+    }
     ends = counts["regions_closed"] + counts["regions_stray_ends"]
-    others = counts["mark_counters"] + counts["mark_unknown"]
-    marks = sum(counts[key] for key in regions) + ends + others
-    yield text, counts["mark_records"], marks
-    text = "perfetto: counters = those of the program + of the traffic + of objects"
-    parts = sum(counts[f"{what}_counters"] for what in ("mark", "traffic", "object"))
-    yield text, counts["counters"], parts
-    if match:
-        text = "perfetto: matched = flows + receives before their sends"
-        flows = counts["flows"] + counts["flows_backwards"]
-        yield text, match["sends_matched"], flows
+    yield {
+        "name": "marks = 2 closed regions + open + stray ends + instants + counters + unknown",
+        "left": counts["mark_records"],
+        "right": regions + ends + counts["mark_counters"] + counts["mark_unknown"],
+    }
+    yield {
+        "name": "counters = those of the program + of the traffic + of objects",
+        "left": counts["counters"],
+        "right": sum(counts[f"{what}_counters"] for what in ("mark", "traffic", "object")),
+    }
+    yield {
+        "name": "matched = flows + receives before their sends",
+        "left": "stages.match.sends_matched",
+        "right": counts["flows"] + counts["flows_backwards"],
+    }
+
+
+def _judge(name: str, left: int, right: int) -> dict[str, Any]:
+    return {"name": name, "left": left, "right": right, "ok": left == right}
+
+
+def _judge_own(owner: str, equations: Iterable[Numbers], book: Numbers) -> Iterator[dict[str, Any]]:
+    """Yield the equations of a stage or exporter, with what the ledger's numbers are."""
+    for equation in equations:
+        try:
+            sides = [_value(equation[side], book) for side in ("left", "right")]
+        except LookupError as error:
+            raise PipelineError(
+                f"{owner}: its equation {equation.get('name')!r} refers to {error.args[0]!r}",
+                "the ledger has no such number",
+            ) from error
+        if None not in sides:
+            yield _judge(f"{owner}: {equation['name']}", *sides)
+
+
+def _value(side: Any, book: Numbers) -> Any:
+    """Return the number that a side of an equation stands for; None if its stage did not run."""
+    if isinstance(side, str):
+        first, *path = side.split(".")
+        if first == "stages" and path and path[0] not in book["stages"]:
+            return None
+        found = book.get(first)
+        for key in path:
+            found = found.get(key) if isinstance(found, Mapping) else None
+        if first == "records" and len(path) == 1 and isinstance(found, Mapping):
+            found = found["read"] + found["read_open"]
+        if not isinstance(found, int):
+            raise LookupError(side)
+        return found
+    if isinstance(side, Sequence):
+        terms = [_value(term, book) for term in side]
+        return None if None in terms else sum(terms)
+    return side
 
 
 def losses(ledger: Numbers) -> list[str]:
     """Return what was lost, damaged or left out, one phrase each; empty if nothing was."""
     capture = ledger["capture"]
     found = [*_ends(capture)]
-    sizes = capture["bytes"]
     for kind in ("damaged", "cut", "foreign"):
-        if sizes[kind]:
-            found.append(f"{sizes[kind]} bytes {kind}")
+        if capture["bytes"][kind]:
+            where = _named([file["path"] for file in capture["files"] if file[kind]])
+            found.append(f"{counted(capture['bytes'][kind], 'byte')} {kind} ({where})")
     for name, one in ledger["records"].items():
         for kind in ("dropped", "missing", "surplus", "bad_channel", "damaged"):
             count = one[kind] + one.get(f"{kind}_open", 0)
             if count:
-                found.append(f"{count} {name} records {kind.replace('_', ' ')}")
+                found.append(f"{counted(count, f'{name} record')} {kind.replace('_', ' ')}")
         if one["gap_chunks"]:
-            found.append(f"{one['gap_chunks']} {name} chunks missing in the numbering")
+            what = counted(one["gap_chunks"], f"{name} chunk")
+            found.append(f"{what} missing in the numbering")
     for kind in ("lost_at_capture", "unknown"):
         for reason, count in capture[kind].items():
             what = "lost at capture" if kind == "lost_at_capture" else "not understood"
-            found.append(f"{count} {what} ({reason})")
+            found.append(f"{count_text(count)} {what} ({reason})")
     if capture["unknown_channel"]:
-        found.append(f"{capture['unknown_channel']} records of unknown channels")
+        found.append(f"{counted(capture['unknown_channel'], 'record')} of unknown channels")
     return found
+
+
+def is_torn(ledger: Numbers) -> bool:
+    """Return whether parts of files are missing: what they told of objects and peers, too."""
+    sizes = ledger["capture"]["bytes"]
+    return bool(sizes["damaged"] + sizes["cut"] + len(ledger["capture"]["open_files"]))
 
 
 def _ends(capture: Numbers) -> Iterator[str]:
     """Yield a phrase for files without an end item, and for each that ended before its time."""
     paths = capture["open_files"]
     if paths:
-        few = ", ".join(path.rpartition("/")[2] for path in paths[:NAMED])
-        more = f", and {len(paths) - NAMED} more" if len(paths) > NAMED else ""
+        what = counted(len(paths), "file")
         why = "killed, replaced by exec, cut, or still running"
-        yield f"{len(paths)} files without an end item: {why} ({few}{more})"
+        yield f"{what} without an end item: {why} ({_named(paths)})"
     for path, reason in capture["stopped_files"].items():
         yield f"recording stopped early in {path.rpartition('/')[2]} ({reason})"
+
+
+def _named(paths: Sequence[str]) -> str:
+    """Return the names of the first few files, and how many more there are."""
+    few = ", ".join(path.rpartition("/")[2] for path in paths[:NAMED])
+    return few + (f", and {len(paths) - NAMED} more" if len(paths) > NAMED else "")
 
 
 def violated(ledger: Numbers) -> list[str]:

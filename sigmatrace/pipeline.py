@@ -6,6 +6,8 @@ of small merges follows. What is known at the end is resolved and finished by th
 
 from __future__ import annotations
 
+import sys
+import traceback
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +22,7 @@ from sigmatrace.capture.index import FileIndex, find_rank_files, index_file
 from sigmatrace.capture.merge import ProcessBase, merge
 from sigmatrace.capture.read import PartitionSpec, ReadLoss, plan, read
 from sigmatrace.cluster import Cluster, Graph, Key, Shared
-from sigmatrace.errors import OutputError, RunNotFoundError, SigmaTraceError
+from sigmatrace.errors import OutputError, PipelineError, RunNotFoundError, SigmaTraceError
 from sigmatrace.export.base import Exported, Exporter, Piece
 from sigmatrace.partition import Partition, Run
 from sigmatrace.plan import Plan
@@ -57,12 +59,14 @@ class Correlated:
         account: What became of every byte and record.
         stages: What stages and exchanges say for the ledger, by name.
         exported: What exporters made, by name.
+        lines: What stages say for the closing summary.
     """
 
     run: Run
     account: Account
     stages: Mapping[str, Mapping[str, object]]
     exported: Mapping[str, Exported]
+    lines: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -137,8 +141,8 @@ def correlate(
             outcome = _compute(work, indexed, cluster, f"{stage.name} (own pass)", progress)
             summary = outcome.summaries[0] if outcome else None
         elif stage.summary == "index":
-            with _blamed(stage, "summarize"):
-                summary = stage.summarize(run)
+            with _blamed(stage, "survey"):
+                summary = stage.survey(run)
         else:
             continue
         run = _resolve(stage, summary, run, resolved)
@@ -148,22 +152,26 @@ def correlate(
     for stage in chosen.stages:
         if stage.name in summaries:
             run = _resolve(stage, summaries[stage.name], run, resolved)
-    accounts = {
-        stage.name: stage.account(resolved[stage.name])
-        for stage in chosen.stages
-        if stage.name in resolved
-    }
+    accounts = {}
     for exchange, table in zip(chosen.exchanges, outcome.joined, strict=True):
         if table is not None:
             run = run.with_results(dict.fromkeys(exchange.produces, table))
-            accounts[exchange.name] = exchange.account(table)
+            with _blamed(exchange, "account"):
+                accounts[exchange.name] = exchange.account(table)
     late = damage_rows(indexed.files, indexed.bases, outcome.loss)
     run = run.with_results({"damage": pa.concat_tables([run.tables["damage"], late])})
+    lines: list[str] = []
+    for stage in chosen.stages:
+        if stage.name in resolved:
+            with _blamed(stage, "account and lines"):
+                accounts[stage.name] = stage.account(resolved[stage.name])
+                lines += stage.lines(resolved[stage.name], run)
     exported = {
         exporter.name: _finish(exporter, pieces, run, staging)
         for exporter, pieces in zip(chosen.exporters, outcome.pieces, strict=True)
     }
-    return Correlated(run, account(indexed.files, indexed.bases, outcome.loss), accounts, exported)
+    told = account(indexed.files, indexed.bases, outcome.loss)
+    return Correlated(run, told, accounts, exported, lines)
 
 
 def _resolve(stage: Stage, summary: Any, run: Run, resolved: dict[str, Any]) -> Run:
@@ -284,14 +292,13 @@ def _do_part(shared: Shared, spec: PartitionSpec) -> _Outcome:
     part, loss = read(spec)
     summaries = {}
     for stage, resolved in work.stages:
-        with _blamed(stage, f"apply, partition {spec.number}"):
+        with _blamed(stage, f"apply of partition {spec.number}"):
             part = stage.apply(part, resolved)
-            if stage in work.summed:
-                summaries[stage.name] = stage.summarize(part)
+        if stage in work.summed:
+            summaries[stage.name] = _summarize(stage, part)
     for stage in work.summed:
         if stage.name not in summaries:
-            with _blamed(stage, f"summarize, partition {spec.number}"):
-                summaries[stage.name] = stage.summarize(part)
+            summaries[stage.name] = _summarize(stage, part)
     return _Outcome(
         loss,
         tuple(summaries[stage.name] for stage in work.summed),
@@ -300,13 +307,18 @@ def _do_part(shared: Shared, spec: PartitionSpec) -> _Outcome:
     )
 
 
+def _summarize(stage: Stage, part: Partition) -> Any:
+    with _blamed(stage, f"summarize of partition {part.number}"):
+        return stage.summarize(part)
+
+
 def _split(exchange: Exchange, part: Partition, buckets: int) -> Mapping[int, pa.Table]:
-    with _blamed(exchange, f"split, partition {part.number}"):
+    with _blamed(exchange, f"split of partition {part.number}"):
         return exchange.split(part, buckets)
 
 
 def _write(exporter: Exporter, part: Partition, work: _Work) -> Piece:
-    with _blamed(exporter, f"write, partition {part.number}"), _writing(exporter):
+    with _blamed(exporter, f"write of partition {part.number}"), _writing(exporter):
         return exporter.write(part, work.run, work.staging)
 
 
@@ -360,10 +372,20 @@ def _blamed(step: Stage | Exchange | Exporter, doing: str) -> Iterator[None]:
     except SigmaTraceError:
         raise
     except Exception as error:
-        raise SigmaTraceError(
-            f"{step.name} failed ({doing}): {type(error).__name__}: {error}",
-            "--debug shows where",
+        own = type(step).__module__.startswith("sigmatrace.")
+        kind = SigmaTraceError if own else PipelineError
+        frames = traceback.extract_tb(error.__traceback__)
+        home = getattr(sys.modules.get(type(step).__module__), "__file__", None)
+        at = next((one for one in reversed(frames) if one.filename == home), frames[-1])
+        raise kind(
+            f"{_kind(step)} {step.name} failed in {doing}: {type(error).__name__}: {error}",
+            f"{at.filename}, line {at.lineno}; --debug shows the way there",
         ) from error
+
+
+def _kind(step: Stage | Exchange | Exporter) -> str:
+    """Return the word for a step, as in the configuration."""
+    return "export" if isinstance(step, Exporter) else "stage"
 
 
 @contextmanager

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
+from sigmatrace import config
 from sigmatrace.errors import PipelineError
 from sigmatrace.export.base import Exporter
 from sigmatrace.schema import EVENT_TABLES, INDEX_TABLES, Columns
 from sigmatrace.stages.base import Exchange, Stage
 
 READER = "the reader"
-BUILT_IN = ("clock", "topology", "match", "traffic", "messages")
 Step = Stage | Exchange
 Column = tuple[str, str]
 
@@ -90,11 +89,10 @@ def _event_tables(steps: Iterable[Step]) -> frozenset[str]:
     return frozenset(EVENT_TABLES).union(*(step.adds for step in steps if isinstance(step, Stage)))
 
 
-def _made(step: Step) -> Iterator[tuple[str, dict[str, str]]]:
+def _made(step: Step | type[Step]) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield the tables, with columns, that a step makes or adds columns to."""
     yield from step.produces.items()
-    if isinstance(step, Stage):
-        yield from step.adds.items()
+    yield from getattr(step, "adds", {}).items()
 
 
 def _shown(step: Step, events: Set[str]) -> str:
@@ -148,10 +146,8 @@ def _providers(
 
 def _missing(user: str, table: str, column: str | None) -> PipelineError:
     name = table if column is None else f"{table}.{column}"
-    for built_in in BUILT_IN:
-        module = importlib.import_module(f"sigmatrace.stages.{built_in}")
-        step = next(one for one in vars(module).values() if getattr(one, "name", "") == built_in)
-        made = {**step.produces, **getattr(step, "adds", {})}.get(table)
+    for built_in, step in config.shipped("stage", (Stage, Exchange)).items():
+        made = dict(_made(step)).get(table)
         if made is not None and (column is None or column in made):
             return PipelineError(
                 f"{user} requires {name}, which no chosen stage produces",

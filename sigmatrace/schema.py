@@ -85,6 +85,8 @@ class OpFlag(IntFlag):
     INLINE = 4
     FAILED = 8
     SYNC = 16
+    NESTED = 32
+    SIGNALED = 64
 
 
 class Kind(IntEnum):
@@ -113,6 +115,11 @@ class Layer(IntEnum):
     VERBS = 4
 
 
+def layer_text(layer: int) -> str:
+    """Return the name of a layer; a number that is none names itself."""
+    return Layer(layer).name.lower() if layer in list(Layer) else f"layer {layer}"
+
+
 class ChannelFlag(IntFlag):
     """Flags of a ``channel`` record."""
 
@@ -121,6 +128,18 @@ class ChannelFlag(IntFlag):
     OVERFLOW = 4
     REPLY = 8
     TAG_UNKNOWN = 16
+
+
+class Queue(IntEnum):
+    """Which queue of a queue pair a ``request`` or ``cqe`` belongs to."""
+
+    SEND = 1
+    RECV = 2
+    SHARED = 3
+
+
+NO_POSITION = 2**32 - 1
+"""A completion does not tell which request of its queue it completes (``cqes.position``)."""
 
 
 class MarkKind(IntEnum):
@@ -324,6 +343,19 @@ class Fate(IntEnum):
     TAG_UNKNOWN = 8
 
 
+class Owner(IntEnum):
+    """What is known of the memory that a request names (column ``requests.owner``)."""
+
+    NOT_ONE_SIDED = 0
+    REGION = 1
+    NO_REGION = 2
+    AMBIGUOUS = 3
+    TARGET_UNKNOWN = 4
+
+
+NO_REGION = 2**32 - 1
+"""No region is known (column ``requests.region``)."""
+
 NO_GROUP = 2**32 - 1
 """No stream of messages that both ends share (column ``ops.group``)."""
 
@@ -348,7 +380,8 @@ STAGE_TABLES: Columns = {
         "error_ns": "f8",
         "calibrated": "bool",
     },
-    # match: one row per group that carried messages.
+    # match: one row per group that carried messages. Operations of unknown size add 0 bytes;
+    # `size_unknown` counts those of both ends, and `uncertain` those whose order is not sure.
     "messages": {
         "group": "u4",
         "src_proc": "i4",
@@ -360,6 +393,7 @@ STAGE_TABLES: Columns = {
         "matched": "u8",
         "sent_bytes": "u8",
         "received_bytes": "u8",
+        "size_unknown": "u8",
         "uncertain": "u8",
     },
     # traffic: operations the application itself asked for have nested = 0.
@@ -383,6 +417,32 @@ STAGE_TABLES: Columns = {
         "op": "u1",
         "count": "u8",
         "size_bytes": "u8",
+    },
+    # completion: one row per process, object (ib_qp, ib_srq) and ``schema.Queue``. `joined`:
+    # completions of a known request; `retired`: requests that they completed.
+    "queues": {
+        "proc": "i4",
+        "object": "u4",
+        "queue": "u1",
+        "requests": "i8",
+        "cqes": "i8",
+        "joined": "i8",
+        "retired": "i8",
+        "errors": "i8",
+    },
+    # completion: from post to completion; `timed` of the `count` completions tell, `min_ns` and
+    # `max_ns` are limits of i8 when none does. opcode: format.md 2.8.
+    "latencies": {
+        "proc": "i4",
+        "queue": "u1",
+        "opcode": "u1",
+        "status": "u1",
+        "count": "i8",
+        "size_bytes": "i8",
+        "timed": "i8",
+        "total_ns": "i8",
+        "min_ns": "i8",
+        "max_ns": "i8",
     },
     # messages (an exchange, opt-in): one row per message seen at both ends.
     "message_pairs": {

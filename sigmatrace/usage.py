@@ -28,5 +28,5 @@ Flags
   --version, --help
 
 Exit codes: 0 done, 1 own bug, 2 option, 3 no run, 4 unknown version, 5 several runs mixed,
-6 output, 7 stages do not fit, 8 data lost and strict=true, 130 interrupted
+6 output, 7 stages do not fit or one of yours failed, 8 data lost and strict=true, 130 interrupted
 """

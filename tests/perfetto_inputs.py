@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from sigmatrace.export.base import Exported
@@ -16,25 +15,20 @@ from sigmatrace.schema import EVENT_TABLES, INDEX_TABLES, STAGE_TABLES, Fate, Op
 from sigmatrace.stages.clock import Clock
 from sigmatrace.stages.match import Match
 from sigmatrace.stages.topology import Topology
+from tests.factories import make_table
 
 BASE = 1_700_000_000_000_000_000
 BIN = 1000
 SEND, RECV, OUTER = 1, 2, 3
 OBJECTS = {name: INDEX_TABLES[name] for name in ("endpoints", "channels", "ports", "gids")}
 OBJECTS["routes"] = STAGE_TABLES["routes"]
-_DEFAULTS = {"src_proc": -1, "dst_proc": -1, "rank": -1}
+UNKNOWN = {"src_proc": -1, "dst_proc": -1, "rank": -1}
 
 
 def table(columns: dict[str, str], rows: Sequence[dict[str, Any]]) -> pa.Table:
     """Return a table with these columns; what a row does not say is 0, "" or unknown."""
-    arrays = {}
-    for name, dtype in columns.items():
-        default = "" if dtype == "str" else _DEFAULTS.get(name, 0)
-        values = [row.get(name, default) for row in rows]
-        arrays[name] = (
-            pa.array(values, pa.string()) if dtype == "str" else pa.array(np.array(values, dtype))
-        )
-    return pa.table(arrays)
+    unknown = {name: value for name, value in UNKNOWN.items() if name in columns}
+    return make_table(columns, [{**unknown, **row} for row in rows])
 
 
 def run(
@@ -96,7 +90,10 @@ def partition(
         {
             name: table(
                 event_columns(name),
-                [{"t_ns": BASE + row["t"], **row} for row in given],
+                [
+                    {"t_ns": BASE + row["t"], **{k: v for k, v in row.items() if k != "t"}}
+                    for row in given
+                ],
             )
             for name, given in {**rows, "marks": marks, **more}.items()
         },

@@ -76,6 +76,7 @@ def _captured(index: FileIndex) -> Captured:
         program=header.command.split(" ")[0].rpartition("/")[2],
         libraries=tuple(dict.fromkeys((x["name"], x["version"], x["how"]) for x in libraries)),
         operations=operations,
+        marks=int(index.chunks["count"][index.chunks["schema"] == Schema.MARK].sum()),
         moves_data=_moves_data(index, operations),
         size_bytes=size,
         dropped=dropped,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,9 @@ from pathlib import Path
 from sigmatrace.capture.environment import Settings, Shims, missing_layers
 from sigmatrace.capture.layers import LAYERS
 from sigmatrace.capture.libraries import found
+from sigmatrace.text import byte_text
 
+_PTP = "/dev/ptp"
 _CPU_FLAGS = {
     "constant_tsc": "the TSC changes its pace",
     "nonstop_tsc": "the TSC stops in idle",
@@ -41,15 +44,15 @@ class Verdict:
 def check(
     settings: Settings, shims: Shims | None, environment: Mapping[str, str]
 ) -> tuple[list[str], bool]:
-    """Return the lines to print, and whether at least one layer can be traced here."""
+    """Return the lines to print, and whether at least one layer of these can be traced here."""
     machine = [processor(), clock(settings.clock), output(settings.out)]
     if shims is None:
         layers = [
             Verdict(name, False, "the native libraries are not built: run `make native`")
-            for name in LAYERS
+            for name in settings.layers
         ]
     else:
-        layers = [layer(name, settings, shims, environment) for name in LAYERS]
+        layers = [layer(name, settings, shims, environment) for name in settings.layers]
     works = any(verdict.ok for verdict in layers) and all(verdict.ok for verdict in machine)
     return [verdict.line() for verdict in (*machine, *layers)], works
 
@@ -72,18 +75,22 @@ def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> Verdict:
 
 
 def clock(name: str) -> Verdict:
-    """Check that the clock can be read that time stamps are paired with."""
+    """Check that the clock can be read that time stamps are paired with.
+
+    Source: ``core/clock.c``, which falls back to ``realtime`` where this says no.
+    """
     if name in ("realtime", "tai"):
         return Verdict("clock", True, name)
-    path = Path(name)
-    if not path.is_absolute():
-        return Verdict(
-            "clock", False, f"{name}: choose realtime, tai or a device such as /dev/ptp0"
-        )
-    if not path.is_char_device():
-        return Verdict("clock", False, f"{name}: no such clock device")
-    if not os.access(path, os.R_OK):
-        return Verdict("clock", False, f"{name}: not readable for this user")
+    if not name.startswith(_PTP):
+        return Verdict("clock", False, f"{name}: choose realtime, tai or a device such as {_PTP}0")
+    try:
+        device = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            time.clock_gettime_ns((~device << 3) | 3)  # FD_TO_CLOCKID of linux/posix-timers.h
+        finally:
+            os.close(device)
+    except OSError as error:
+        return Verdict("clock", False, f"{name}: {error.strerror}")
     return Verdict("clock", True, name)
 
 
@@ -98,8 +105,8 @@ def output(folder: Path) -> Verdict:
     except OSError as error:
         return Verdict("output", False, f"{existing}: {error.strerror}")
     free = os.statvfs(existing)
-    gigabytes = free.f_bavail * free.f_frsize / 1e9
-    return Verdict("output", True, f"{folder} is writable, {gigabytes:.1f} GB free")
+    size = byte_text(free.f_bavail * free.f_frsize)
+    return Verdict("output", True, f"{folder} is writable, {size} free")
 
 
 def layer(name: str, settings: Settings, shims: Shims, environment: Mapping[str, str]) -> Verdict:

@@ -3,119 +3,183 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
-from sigmatrace.capture.elf import Program, inspect
+from sigmatrace.capture.elf import Program
 from sigmatrace.capture.layers import LAYERS
+from sigmatrace.capture.mentioned import programs, words
 from sigmatrace.capture.runid import under_launcher
 
 _LAUNCHERS = ("mpirun", "mpiexec", "prterun", "orterun", "srun")
 _PRRTE = ("prterun", "orterun", "ompi", "openmpi")
 _HYDRA = ("hydra", "mpich")
-# Ways to move MPI's traffic on one node from its own shared memory into a traced layer.
+# Ways to move MPI's traffic on one node from its own shared memory into a traced layer, by shim.
 _MPICH = (
-    "MPICH over UCX: MPIR_CVAR_NOLOCAL=1 UCX_TLS=tcp,self",
-    "MPICH over libfabric: MPIR_CVAR_CH4_NETMOD=ofi MPIR_CVAR_NOLOCAL=1 FI_PROVIDER=tcp",
+    ("ucx", "MPICH over UCX: MPIR_CVAR_NOLOCAL=1 UCX_TLS=tcp,self"),
+    (
+        "ofi",
+        "MPICH over libfabric: MPIR_CVAR_CH4_NETMOD=ofi MPIR_CVAR_NOLOCAL=1 FI_PROVIDER=tcp",
+    ),
 )
 _OPEN_MPI = (
-    "Open MPI over UCX: mpirun --mca pml ucx --mca osc ucx --mca pml_ucx_tls any"
-    " --mca pml_ucx_devices any -x UCX_TLS=tcp,self",
-    "Open MPI over libfabric: mpirun --mca pml cm --mca mtl ofi"
-    " --mca mtl_ofi_provider_include tcp --mca osc ^ucx",
+    (
+        "ucx",
+        "Open MPI over UCX: mpirun --mca pml ucx --mca osc ucx --mca pml_ucx_tls any"
+        " --mca pml_ucx_devices any -x UCX_TLS=tcp,self",
+    ),
+    (
+        "ofi",
+        "Open MPI over libfabric: mpirun --mca pml cm --mca mtl ofi"
+        " --mca mtl_ofi_provider_include tcp --mca osc ^ucx",
+    ),
 )
-_INTEL = ("Intel MPI over libfabric: I_MPI_FABRICS=ofi FI_PROVIDER=tcp",)
+_INTEL = (("ofi", "Intel MPI over libfabric: I_MPI_FABRICS=ofi FI_PROVIDER=tcp"),)
+_FAILED = "the command failed, perhaps before it communicated"
 
 
-def programs(command: Sequence[str], search: str) -> list[Program]:
-    """Return the ELF programs among the words of a command line, in their order.
+@dataclass(frozen=True)
+class Attempt:
+    """What was to be traced.
 
-    ``mpirun -n 4 ./app`` names two: the words cannot be told apart without knowing every
-    launcher's options, so each word that is an executable file counts.
-
-    Args:
+    Attributes:
         command: The command line.
-        search: Value of PATH.
+        layers: The layers that were traced: chosen and built.
+        unbuilt: The layers that were chosen, but are not built here.
+        environment: The launcher's environment.
+        failed: Whether the command ended with another code than 0, or by a signal.
     """
-    found = []
-    for word in command:
-        folders = [""] if "/" in word else search.split(":")
-        paths = [Path(folder, word) for folder in folders]
-        path = next((path for path in paths if path.is_file() and os.access(path, os.X_OK)), None)
-        program = inspect(path) if path else None
-        if program:
-            found.append(program)
-    return found
+
+    command: Sequence[str]
+    layers: Sequence[str]
+    unbuilt: Sequence[str] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    failed: bool = False
+
+    @cached_property
+    def words(self) -> list[str]:
+        """The words of the command line, and of the shell code in it."""
+        return words(self.command, self.environment.get("PATH", os.defpath))
+
+    @cached_property
+    def programs(self) -> list[Program]:
+        """The programs among the words."""
+        return programs(self.words, self.environment)
 
 
-def nothing_hooked(
-    command: Sequence[str], layers: Sequence[str], environment: Mapping[str, str]
-) -> list[str]:
-    """Return likely reasons, one line each, for a command that left no trace file."""
-    found = programs(command, environment.get("PATH", os.defpath))
-    reasons = []
-    for program in found:
-        if program.static:
-            reasons.append(f"{program.path} is statically linked: nothing can be preloaded into it")
-        elif program.privileged:
-            reasons.append(
-                f"{program.path} runs with another user's rights (setuid, setgid or capabilities):"
-                " the loader ignores LD_PRELOAD"
-            )
-        unchosen = [layer for layer in _linked(program) if layer not in layers]
-        if unchosen:
-            reasons.append(
-                f"{program.path} is linked with layer {', '.join(unchosen)},"
-                f" but only {','.join(layers)} was chosen and is built here"
-            )
+def nothing_hooked(attempt: Attempt) -> list[str]:
+    """Return likely reasons, one line each, when no traced library was seen in any process."""
+    reasons = [x for program in attempt.programs for x in _obstacles(program, attempt)]
     if reasons:
         return reasons
-    if _is_mpi(command, found, environment):
-        return shared_memory(command, found, environment)
-    return [
-        "the command used neither libfabric nor UCX, or it loaded them with RTLD_DEEPBIND,"
-        " or a script in between cleared LD_PRELOAD",
-        *_other_layers(layers),
-    ]
+    if _is_mpi(attempt):
+        failed = [_FAILED] if attempt.failed else []
+        return [*failed, *shared_memory(attempt)]
+    return [*_unseen(attempt), *_left_out(attempt)]
 
 
-def nothing_recorded(
-    command: Sequence[str], layers: Sequence[str], environment: Mapping[str, str], ranks: bool
-) -> list[str]:
+def nothing_recorded(attempt: Attempt, ranks: bool) -> list[str]:
     """Return likely reasons for a command that loaded a library but used it for nothing.
 
     Args:
-        command: The command line.
-        layers: The layers that were traced: chosen and built.
-        environment: The launcher's environment.
+        attempt: What was to be traced.
         ranks: Whether trace files know their MPI rank.
     """
-    found = programs(command, environment.get("PATH", os.defpath))
-    if ranks or _is_mpi(command, found, environment):
-        return shared_memory(command, found, environment)
-    return [
-        "the libraries were loaded, but no message went through them",
-        *_other_layers(layers),
-    ]
+    failed = [_FAILED] if attempt.failed else []
+    if ranks or _is_mpi(attempt):
+        return [*failed, *shared_memory(attempt)]
+    used = failed or ["the libraries were loaded, but no message went through them"]
+    return [*used, *_left_out(attempt)]
 
 
-def shared_memory(
-    command: Sequence[str], found: Sequence[Program], environment: Mapping[str, str]
-) -> list[str]:
-    """Return how to make MPI's traffic on one node visible."""
-    return [
+def shared_memory(attempt: Attempt) -> list[str]:
+    """Return how to make MPI's traffic on one node visible to the traced layers."""
+    shims = {LAYERS[layer].shim for layer in attempt.layers}
+    lines = [f"  {line}" for shim, line in _settings(attempt) if shim in shims]
+    text = (
         "MPI carries messages between ranks of one node in shared memory of its own, past"
-        " libfabric and UCX; to trace them, choose a network path:",
-        *(f"  {line}" for line in _settings(command, found, environment)),
+        " libfabric and UCX; to trace them, choose a network path:"
+    )
+    return [*_left_out(attempt), *([text, *lines] if lines else [])]
+
+
+def _obstacles(program: Program, attempt: Attempt) -> Iterator[str]:
+    """Yield what certainly keeps a program from being traced."""
+    if program.static:
+        yield f"{program.path} is statically linked: nothing can be preloaded into it"
+    elif program.privileged:
+        yield (
+            f"{program.path} runs with another user's rights (setuid, setgid or capabilities):"
+            " the loader ignores LD_PRELOAD"
+        )
+    linked = _linked(program)
+    if linked and not set(linked) & set(attempt.layers):
+        for layers, why in _untraced(linked, attempt):
+            yield f"{program.path} is linked with layer {', '.join(layers)}, which was {why}"
+
+
+def _unseen(attempt: Attempt) -> list[str]:
+    """Return why libraries of traced layers were not seen, as far as the command tells it."""
+    if _changes_preload(attempt.words):
+        return ["the command changes LD_PRELOAD, by which its programs are traced"]
+    if attempt.failed:
+        return [_FAILED]
+    for program in attempt.programs:
+        linked = _linked(program)
+        if linked:
+            traced = ", ".join(layer for layer in linked if layer in attempt.layers)
+            return [
+                f"{program.path} is linked with layer {traced}, but called nothing of it that is"
+                " traced, or LD_PRELOAD did not reach it",
+                *_texts(_untraced(linked, attempt)),
+            ]
+    libraries = " or ".join(dict.fromkeys(LAYERS[layer].library for layer in attempt.layers))
+    return [f"no process used {libraries}, or LD_PRELOAD did not reach it"]
+
+
+def _changes_preload(said: Sequence[str]) -> bool:
+    if "LD_PRELOAD" in said or "sudo" in said:
+        return True
+    after_env = {said[at + 1] for at in range(len(said) - 1) if Path(said[at]).name == "env"}
+    return bool(after_env & {"-i", "-", "--ignore-environment"})
+
+
+def _left_out(attempt: Attempt) -> list[str]:
+    """Return which layers were not traced; those for which one has to ask are not missed."""
+    # By shim: who chose UCT alone sees what goes through UCP, too.
+    covered = {LAYERS[layer].shim for layer in attempt.layers}
+    missed = [
+        layer
+        for layer, info in LAYERS.items()
+        if layer in attempt.unbuilt or (info.default and info.shim not in covered)
     ]
+    return _texts(_untraced(missed, attempt))
 
 
-def _settings(
-    command: Sequence[str], found: Sequence[Program], environment: Mapping[str, str]
-) -> tuple[str, ...]:
-    needed = {name for program in found for name in program.needed}
+def _untraced(layers: Sequence[str], attempt: Attempt) -> list[tuple[list[str], str]]:
+    """Return those of some layers that were not traced, by the reason."""
+    unbuilt = [layer for layer in layers if layer in attempt.unbuilt]
+    asked = (*attempt.layers, *attempt.unbuilt)
+    unchosen = [layer for layer in layers if layer not in asked]
+    parts = (
+        (unbuilt, "not built here, see sigmatrace-capture --check"),
+        (unchosen, "not chosen with --layers"),
+    )
+    return [part for part in parts if part[0]]
+
+
+def _texts(untraced: Sequence[tuple[list[str], str]]) -> list[str]:
+    return [f"layer {', '.join(layers)} was {why}" for layers, why in untraced]
+
+
+def _settings(attempt: Attempt) -> tuple[tuple[str, str], ...]:
+    needed = {name for program in attempt.programs for name in program.needed}
     # mpirun is a name that all use, often for a link to a program with a telling one.
-    places = " ".join([*command[:1], *(str(program.path.resolve()) for program in found)])
+    resolved = (str(program.path.resolve()) for program in attempt.programs)
+    places = " ".join([*attempt.command[:1], *resolved])
+    environment = attempt.environment
     if "I_MPI_ROOT" in environment:
         return _INTEL
     if "libmpi.so.40" in needed or "PMIX_NAMESPACE" in environment or _named(places, _PRRTE):
@@ -125,20 +189,16 @@ def _settings(
     return (*_MPICH, *_OPEN_MPI)
 
 
-def _named_like_a_launcher(command: Sequence[str]) -> bool:
-    return any(Path(word).name.partition(".")[0] in _LAUNCHERS for word in command)
-
-
 def _named(places: str, names: Sequence[str]) -> bool:
     return any(name in places for name in names)
 
 
-def _is_mpi(
-    command: Sequence[str], found: Sequence[Program], environment: Mapping[str, str]
-) -> bool:
-    if under_launcher(environment) or _named_like_a_launcher(command):
+def _is_mpi(attempt: Attempt) -> bool:
+    if under_launcher(attempt.environment):
         return True
-    return any(name.startswith("libmpi") for program in found for name in program.needed)
+    if any(Path(word).name.partition(".")[0] in _LAUNCHERS for word in attempt.words):
+        return True
+    return any(name.startswith("libmpi") for one in attempt.programs for name in one.needed)
 
 
 def _linked(program: Program) -> list[str]:
@@ -147,8 +207,3 @@ def _linked(program: Program) -> list[str]:
         for layer, info in LAYERS.items()
         if any(name.startswith(info.linked) for name in program.needed)
     ]
-
-
-def _other_layers(layers: Sequence[str]) -> list[str]:
-    others = [layer for layer in LAYERS if layer not in layers]
-    return [f"layers not chosen, or not built here: {', '.join(others)}"] if others else []

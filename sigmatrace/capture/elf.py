@@ -6,7 +6,9 @@ import mmap
 import os
 import stat
 import struct
-from dataclasses import dataclass
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 _PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
@@ -14,6 +16,8 @@ _DT_NEEDED, _DT_STRTAB = 1, 5
 _HEADER = struct.Struct("<16xHHIQQQIHHH")
 _SEGMENT = struct.Struct("<IIQQQQQQ")
 _ENTRY = struct.Struct("<qQ")
+_LOADER = "/lib64/ld-linux-x86-64.so.2"
+_LOADER_WAIT_S = 10
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,8 @@ class Program:
         static: It names no dynamic loader, so nothing can be preloaded.
         privileged: setuid, setgid or with file capabilities for another user: the loader then
             ignores LD_PRELOAD.
-        needed: Names of the libraries it is linked with.
+        needed: Names of the libraries it is linked with; of ``with_all_needed`` also of those
+            that these are linked with.
     """
 
     path: Path
@@ -45,6 +50,34 @@ def inspect(path: Path) -> Program | None:
             return Program(path, not interpreted, _privileged(path), _needed(data, segments))
     except (OSError, ValueError, struct.error):
         return None
+
+
+def with_all_needed(program: Program, environment: Mapping[str, str]) -> Program:
+    """Return a program with all libraries that its loader would map at the start.
+
+    The loader is only asked: nothing of the program runs. Where it cannot tell, the program's
+    own list stays.
+
+    Args:
+        program: Of ``inspect``.
+        environment: Whose LD_LIBRARY_PATH counts.
+    """
+    if program.static or program.privileged:
+        return program
+    try:
+        said = subprocess.run(
+            [_LOADER, "--list", str(program.path)],
+            env={key: value for key, value in environment.items() if key != "LD_PRELOAD"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=True,
+            timeout=_LOADER_WAIT_S,
+        ).stdout.decode(errors="replace")
+    except (OSError, subprocess.SubprocessError):
+        return program
+    words = (line.split() for line in said.splitlines())
+    names = (fields[0].rpartition("/")[2] for fields in words if fields)
+    return replace(program, needed=tuple(dict.fromkeys((*program.needed, *names))))
 
 
 def _segments(data: mmap.mmap) -> list[tuple[int, ...]]:

@@ -20,6 +20,7 @@ from sigmatrace.capture.objects import KNOWN_TYPES, object_tables, thread_names
 from sigmatrace.capture.view import opened
 from sigmatrace.errors import RunNotFoundError
 from sigmatrace.schema import ITEM_MAGIC, RECORDS, Item, Schema
+from sigmatrace.text import counted
 
 SUFFIX, RING_SUFFIX = ".msgpack", ".ring"
 FROM_FILE, FROM_RING = 0, 1
@@ -175,10 +176,10 @@ def find_rank_files(folder: str | Path) -> list[Path]:
             f"no trace files (*{SUFFIX}) in {folder}",
             "nothing was recorded there; see what sigmatrace-capture said",
         )
+    others = len(files) - 1
+    more = f" and {counted(others, 'other')} are" if others else " is"
     raise RunNotFoundError(
-        f"no trace files in {folder}: {files[0].name}"
-        + (f" and {len(files) - 1} more" if len(files) > 1 else "")
-        + " are not of SigmaTrace's format",
+        f"no trace files in {folder}: {files[0].name}{more} not of SigmaTrace's format",
         "give the folder of a capture",
     )
 

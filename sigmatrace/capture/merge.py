@@ -17,6 +17,7 @@ from sigmatrace.capture.tables import empty, rows, table
 from sigmatrace.errors import MixedRunsError, RunNotFoundError
 from sigmatrace.partition import Run
 from sigmatrace.schema import INDEX_TABLES, RECORDS, UNKNOWN_PEER, Schema
+from sigmatrace.text import counted
 
 UNKNOWN_ID = 2**32 - 1
 _CALLS_MAX = 256
@@ -100,7 +101,7 @@ def _of_one_run(indexes: Sequence[FileIndex], run_id: str | None) -> list[int]:
     if not usable:
         what = "no trace file" if run_id is None else f"no trace file of run_id={run_id}"
         hint = f"there are: {', '.join(repr(x) for x in ids)}" if ids else ""
-        raise RunNotFoundError(f"{what} among {len(indexes)} files", hint)
+        raise RunNotFoundError(f"{what} among {counted(len(indexes), 'file')}", hint)
     return usable
 
 

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sigmatrace.text import byte_text, count_text, counted
+
 _LINES_MAX = 32
+_CONTROL = "control"  # how control.py says that it was there
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,7 @@ class Captured:
         size_bytes: Bytes of trace on disk.
         dropped: Records dropped.
         lost: What else could not be recorded, by reason.
+        marks: Marks of the program recorded: regions, counters, instants.
         moves_data: Whether any operation is more than a flush, probe or cancel.
         end: Why recording ended; "" when the file has no end item.
     """
@@ -42,7 +46,13 @@ class Captured:
     dropped: int
     lost: dict[str, int] = field(default_factory=dict)
     end: str = "exit"
+    marks: int = 0
     moves_data: bool = True
+
+    @property
+    def communicates(self) -> bool:
+        """Whether a communication library was loaded; the program's own marks need none."""
+        return any(how != _CONTROL for _, _, how in self.libraries)
 
     def line(self) -> str:
         """Return the one line of this process."""
@@ -51,10 +61,8 @@ class Captured:
             f"{name} {version} ({how})".replace("  ", " ") for name, version, how in self.libraries
         )
         parts = [
-            _count(self.operations, "operation"),
-            f"{_size(self.size_bytes)} of trace",
-            f"{self.dropped:,} dropped",
-            *(f"{reason}: {count:,}" for reason, count in self.lost.items()),
+            _amounts([self]),
+            *(f"{reason}: {count_text(count)}" for reason, count in self.lost.items()),
         ]
         if not self.end:
             parts.append("no end (killed, replaced by exec, or still running)")
@@ -66,34 +74,33 @@ class Captured:
         )
 
 
-def lines(captured: Sequence[Captured], folder: Path) -> list[str]:
-    """Return the report: a line per process, totals, and the next command to run.
+def lines(captured: Sequence[Captured]) -> list[str]:
+    """Return the report: a line per process, and totals.
 
     Args:
         captured: The processes, in the order in which they are to be named.
-        folder: The run's folder as the user wrote it.
     """
     shown = [one.line() for one in captured[:_LINES_MAX]]
     if len(captured) > _LINES_MAX:
-        shown.append(f"... and {len(captured) - _LINES_MAX:,} more processes")
+        more = counted(len(captured) - _LINES_MAX, "more process", "more processes")
+        shown.append(f"... and {more}")
     if len(captured) > 1:
-        shown.append(total(captured))
-    return [*shown, next_command(folder)]
+        shown.append(f"{counted(len(captured), 'process', 'processes')}: {_amounts(captured)}")
+    return shown
 
 
-def total(captured: Sequence[Captured]) -> str:
-    """Return the line of totals."""
-    return (
-        f"{len(captured):,} processes:"
-        f" {_count(sum(one.operations for one in captured), 'operation')},"
-        f" {_size(sum(one.size_bytes for one in captured))} of trace,"
-        f" {sum(one.dropped for one in captured):,} dropped"
-    )
+def next_command(folder: Path, mode: str, *, of_job: bool) -> str:
+    """Return how to go on.
 
-
-def next_command(folder: Path) -> str:
-    """Return how to go on."""
-    return f"next: sigmatrace-pipeline {shlex.quote(f'+run={folder}')} export=perfetto"
+    Args:
+        folder: The run's folder as the user wrote it.
+        mode: In which the run was recorded; counters alone make no time line.
+        of_job: Whether other ranks may still be running.
+    """
+    export = "[json,matrix]" if mode == "aggregate" else "perfetto"
+    when = " when all ranks have ended" if of_job else ""
+    words = ["sigmatrace-pipeline", f"+run={folder}", f"export={export}"]
+    return f"next{when}: {shlex.join(words)}"
 
 
 def descendants(captured: Sequence[Captured], host: str, pid: int) -> list[Captured]:
@@ -105,16 +112,12 @@ def descendants(captured: Sequence[Captured], host: str, pid: int) -> list[Captu
     return [one for one in captured if one.host == host and one.pid in family]
 
 
-def _count(number: int, thing: str) -> str:
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
-
-
-def _size(size_bytes: int) -> str:
-    if size_bytes < 1000:
-        return f"{size_bytes} B"
-    size = float(size_bytes)
-    for unit in ("kB", "MB", "GB", "TB"):
-        size /= 1000
-        if size < 999.5 or unit == "TB":
-            return f"{size:.3g} {unit}" if size < 100 else f"{size:.0f} {unit}"
-    raise AssertionError("unreachable")
+def _amounts(captured: Sequence[Captured]) -> str:
+    marks = sum(one.marks for one in captured)
+    parts = [
+        counted(sum(one.operations for one in captured), "operation"),
+        *([counted(marks, "mark")] if marks else []),
+        f"{byte_text(sum(one.size_bytes for one in captured))} of trace",
+        f"{count_text(sum(one.dropped for one in captured))} dropped",
+    ]
+    return ", ".join(parts)

@@ -1,16 +1,16 @@
-"""What the exporters and the summary agree on: which traffic counts, and how numbers look."""
+"""What the exporters agree on: which traffic counts, and that all of it is shown."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
 from sigmatrace.partition import Run
-from sigmatrace.schema import OP_CLASS, Layer, Op, OpClass
+from sigmatrace.schema import OP_CLASS, Op, OpClass
 
 INITIATORS = tuple(op for op in Op if OP_CLASS[op] in (OpClass.SEND, OpClass.ONE_SIDED))
 """Operations by which traffic is counted: a RECV is the other end of a send."""
-
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 def initiated(run: Run, *, nested: bool = False) -> dict[str, np.ndarray]:
@@ -33,6 +33,24 @@ def left_out(run: Run, *, nested: bool = False) -> tuple[int, int]:
     return sum(rows["count"].tolist()), sum(rows["size_bytes"].tolist())
 
 
+def balance(run: Run, operations: int, size_bytes: int) -> list[dict[str, Any]]:
+    """Return the equations of an exporter that shows the traffic.
+
+    Args:
+        run: With the table ``traffic``.
+        operations: What it shows and leaves out, all rows together.
+        size_bytes: Likewise. Not judged when a sum of bytes is beyond 64 bits.
+    """
+    whole = ["stages.traffic.operations", "stages.traffic.aggregated_operations"]
+    equations: list[dict[str, Any]] = [
+        {"name": "operations of the traffic", "left": operations, "right": whole}
+    ]
+    if run.column("traffic", "size_bytes").max(initial=0) < np.uint64(2**64 - 1):
+        total = "stages.traffic.size_bytes"
+        equations.append({"name": "bytes of the traffic", "left": size_bytes, "right": total})
+    return equations
+
+
 def _is_initiated(run: Run, *, nested: bool) -> np.ndarray:
     keep = np.isin(run.column("traffic", "op"), INITIATORS)
     return keep if nested else keep & (run.column("traffic", "nested") == 0)
@@ -41,22 +59,3 @@ def _is_initiated(run: Run, *, nested: bool) -> np.ndarray:
 def _rows(run: Run, keep: np.ndarray) -> dict[str, np.ndarray]:
     names = run.tables["traffic"].column_names
     return {name: run.column("traffic", name)[keep] for name in names}
-
-
-def byte_text(value: float) -> str:
-    """Return bytes with a unit of 1024s: ``1.5 MiB``."""
-    for unit in _UNITS:
-        if value < 1024 or unit == _UNITS[-1]:
-            break
-        value /= 1024
-    return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.3g} {unit}"
-
-
-def count_text(value: int) -> str:
-    """Return a count with thin groups: ``1 234 567``."""
-    return f"{value:,}".replace(",", " ")
-
-
-def layer_text(layer: int) -> str:
-    """Return the name of a layer; a number that is none names itself."""
-    return Layer(layer).name.lower() if layer in list(Layer) else f"layer {layer}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from sigmatrace.partition import Partition, Run
 from sigmatrace.schema import Columns
@@ -39,11 +39,14 @@ class Exported:
         files: Finished files or folders, relative to the staging folder.
         counts: Totals by kind, for the ledger.
         hint: How to open it, one line.
+        balance: Equations for the ledger, as a stage gives them (``stages/base.py``). Those
+            of ``SCHEMA_records`` and ``SCHEMA_left_out`` in ``counts`` need not be among them.
     """
 
     files: tuple[str, ...]
     counts: Mapping[str, int]
     hint: str = ""
+    balance: Sequence[Mapping[str, Any]] = ()
 
 
 class Exporter:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from sigmatrace.export.amounts import INITIATORS
+from sigmatrace.export.amounts import INITIATORS, balance
 from sigmatrace.export.base import Exported, Exporter, Piece
 from sigmatrace.export.tables import named
 from sigmatrace.partition import Run
@@ -24,8 +24,9 @@ class Json(Exporter):
 
     Keys: ``processes``, ``libraries``, ``traffic`` with the lists ``by_rank`` and ``by_host``
     (bytes and operations by source, destination, layer, operation; ``nested`` as in the table
-    ``traffic``), ``messages`` (totals by layer and kind), ``clock_quality``, ``facts``, ``damage``,
-    ``ledger`` (the file beside it). Bytes of initiating operations count a message once.
+    ``traffic``), ``messages`` (totals by layer and kind; the ``size_unknown`` operations add
+    0 bytes), ``clock_quality``, ``facts``, ``damage``, ``ledger`` (the file beside it). Bytes of
+    initiating operations count a message once.
     """
 
     name: ClassVar[str] = "json"
@@ -44,7 +45,8 @@ class Json(Exporter):
             "traffic_operations": sum(row["count"] for row in by_rank),
             "traffic_bytes": sum(row["size_bytes"] for row in by_rank),
         }
-        return Exported((OUTPUT,), counts)
+        shown = balance(run, counts["traffic_operations"], counts["traffic_bytes"])
+        return Exported((OUTPUT,), counts, balance=shown)
 
 
 def _content(run: Run) -> dict[str, Any]:
@@ -77,7 +79,10 @@ def _content(run: Run) -> dict[str, Any]:
 def _messages(run: Run) -> list[dict[str, Any]]:
     if "messages" not in run.tables:
         return []
-    amounts = ("sent", "received", "matched", "sent_bytes", "received_bytes", "uncertain")
+    amounts = (
+        *("sent", "received", "matched", "sent_bytes", "received_bytes"),
+        *("size_unknown", "uncertain"),
+    )
     return _sums(named(run, "messages"), ("layer", "kind"), amounts)
 
 

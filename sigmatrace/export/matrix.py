@@ -10,16 +10,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sigmatrace.export.amounts import (
-    byte_text,
-    count_text,
-    initiated,
-    layer_text,
-    left_out,
-)
+from sigmatrace.export.amounts import balance, initiated, left_out
 from sigmatrace.export.base import Exported, Exporter, Piece
 from sigmatrace.partition import Run
-from sigmatrace.schema import STAGE_TABLES, Columns
+from sigmatrace.schema import STAGE_TABLES, Columns, layer_text
+from sigmatrace.text import byte_text, count_text
 
 COLOURS = "viridis"
 LOG_SPREAD = 100
@@ -92,7 +87,8 @@ class MatrixExporter(Exporter):
             "traffic_operations": shown["operations"] + operations,
             "traffic_bytes": shown["bytes"] + size_bytes,
         }
-        return Exported(("matrix",), counts, "pictures: matrix/*.png, *.svg")
+        whole = balance(run, counts["traffic_operations"], counts["traffic_bytes"])
+        return Exported(("matrix",), counts, "pictures: matrix/*.png, *.svg", whole)
 
 
 def _is_total(matrix: Matrix, unit: str) -> bool:

@@ -10,15 +10,25 @@ from typing import ClassVar
 from pyarrow import parquet
 
 from sigmatrace.export.base import Exported, Exporter, Piece
+from sigmatrace.export.tables import codes
 from sigmatrace.partition import Partition, Run
 from sigmatrace.schema import EVENT_NAMES, EVENT_TABLES, Columns
 
 RECORDS = {name: schema.name.lower() for schema, name in EVENT_NAMES.items()}
 """Name of the records of each of the reader's event tables, for the ledger."""
 
+QUERY = (
+    "select name, count(*) from 'parquet/ops/*.parquet' join 'parquet/codes.parquet' "
+    "on code = op where field = 'op' group by name"
+)
+"""For example: operations by kind, by name."""
+
 
 class Parquet(Exporter):
-    """Writes ``parquet/TABLE/part-NNNNN.parquet`` for events, ``parquet/TABLE.parquet`` else."""
+    """Writes ``parquet/TABLE/part-NNNNN.parquet`` for events, ``parquet/TABLE.parquet`` else.
+
+    ``parquet/codes.parquet`` says what the codes in columns like ``op`` mean.
+    """
 
     name: ClassVar[str] = "parquet"
     requires: ClassVar[Columns] = {name: {} for name in EVENT_TABLES}
@@ -45,10 +55,10 @@ class Parquet(Exporter):
         """Write the whole-run tables."""
         folder = staging / "parquet"
         folder.mkdir(exist_ok=True)
-        for name, table in run.tables.items():
+        for name, table in {**run.tables, "codes": codes()}.items():
             parquet.write_table(table, folder / f"{name}.parquet", compression="zstd")
         counts: Counter[str] = Counter()
         for piece in pieces:
             counts.update(piece.counts)
-        hint = "duckdb -c \"select op, count(*) from 'parquet/ops/*.parquet' group by op\""
+        hint = f'duckdb -c "{QUERY}"'
         return Exported(("parquet",), dict(counts), hint)

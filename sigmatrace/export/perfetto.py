@@ -45,6 +45,7 @@ from sigmatrace.export.perfetto_tracks import Tracks
 from sigmatrace.export.perfetto_verbs import VERBS_COLUMNS, cqe_rows, request_rows
 from sigmatrace.partition import Partition, Run
 from sigmatrace.schema import Columns
+from sigmatrace.text import counted
 
 OUTPUT = "trace.pftrace"
 _COPY_BYTES = 256 << 10
@@ -204,10 +205,12 @@ def _counted(counters: Sequence[Counters], depths: Depths) -> Mapping[str, int]:
 def _hint(counts: Mapping[str, int], base_ns: int) -> str:
     hint = f"open {OUTPUT} in Perfetto's viewer; its zero is Unix time {base_ns} ns"
     if counts["aggregate_left_out"]:
-        hint += (
-            f"; {counts['aggregate_left_out']} rows of mode aggregate have no times and are not "
-            "in it: export=json, csv, matrix or parquet shows them"
+        rows = counted(
+            counts["aggregate_left_out"],
+            "row of mode aggregate has no times and is",
+            "rows of mode aggregate have no times and are",
         )
+        hint += f"; {rows} not in it: export=json, csv, matrix or parquet shows what they hold"
     return hint
 
 

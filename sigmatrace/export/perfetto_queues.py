@@ -20,8 +20,8 @@ from sigmatrace.export.kernels.packets import COUNTER_BYTES, encode_values
 from sigmatrace.export.kernels.wire import SLACK_BYTES
 from sigmatrace.export.perfetto_objects import find
 from sigmatrace.export.perfetto_tracks import Track, Tracks
-from sigmatrace.export.perfetto_verbs import NO_POSITION, SEND_QUEUE
 from sigmatrace.partition import Partition
+from sigmatrace.schema import NO_POSITION, Queue
 
 _ROW_BYTES = 16
 _Events = tuple[np.ndarray, np.ndarray]
@@ -51,7 +51,7 @@ def _events(
     """Return queue pair, Unix ns and code of the rows of a table that tell of a send queue."""
     qp = find(tracks.qps.keys, part.column(table, "proc"), part.column(table, "object"))
     position = part.column(table, "position")
-    use = (qp >= 0) & (part.column(table, "queue") == SEND_QUEUE)
+    use = (qp >= 0) & (part.column(table, "queue") == Queue.SEND)
     if completes:
         use &= position != NO_POSITION
     code = position[use].astype(np.int64) << 1 | completes

@@ -22,7 +22,7 @@ from sigmatrace.export.verbs_names import (
     status_text,
 )
 from sigmatrace.partition import Partition
-from sigmatrace.schema import Columns
+from sigmatrace.schema import NO_POSITION, Columns, Queue
 
 VERBS_COLUMNS: Columns = {
     "requests": {
@@ -59,9 +59,6 @@ VERBS_COLUMNS: Columns = {
 }
 """Columns read here."""
 
-SEND_QUEUE = 1
-NO_POSITION = 2**32 - 1
-
 _ADDRESSED = (0, 1, 4, 5, 6, 14, 15)
 _WITH_IMM = (1, 3, 7, 9)
 _WC_WITH_IMM, _WC_WITH_INV = 2, 8
@@ -91,7 +88,7 @@ _REQUEST = (
 def cqe_rows(part: Partition, tracks: Tracks) -> Rows:
     """Return a partition's completions; those of a queue pair that is not known are left out."""
     row = _table(part, "cqes", tracks)
-    is_send = row["queue"] == SEND_QUEUE
+    is_send = row["queue"] == Queue.SEND
     timed = row["posted_tsc"] != 0
     waited = row["t_ns"] - row["posted_ns"]
     is_slice = is_send & timed & (waited > 0)
@@ -134,7 +131,7 @@ def request_rows(part: Partition, tracks: Tracks) -> Rows:
 
     Posted receives, and requests of a queue pair that is not known, are left out.
     """
-    row = _table(part, "requests", tracks, queue=SEND_QUEUE)
+    row = _table(part, "requests", tracks, queue=Queue.SEND)
     size = row["qp"].size
     addressed = np.isin(row["opcode"], _ADDRESSED)
     always = np.ones(size, bool)

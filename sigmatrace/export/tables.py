@@ -1,39 +1,64 @@
-"""Whole-run tables with names of processes instead of numbers alone."""
+"""Tables for people: labels of processes beside their numbers, words for codes."""
 
 from __future__ import annotations
 
+from enum import IntEnum
+
+import numpy as np
 import pyarrow as pa
 
-from sigmatrace.partition import Run
-from sigmatrace.schema import Kind, Layer, Op
+from sigmatrace.partition import Run, column
+from sigmatrace.schema import INDEX_TABLES, STAGE_TABLES, Dir, Fate, Kind, Layer, MarkKind, Op
 
-SMALL = ("processes", "traffic", "messages", "clock_quality", "libraries")
-"""Tables that a person reads."""
+WORDS: dict[str, type[IntEnum]] = {
+    "dir": Dir, "fate": Fate, "kind": Kind, "layer": Layer, "op": Op,
+}  # fmt: skip
+"""What the codes of a column mean; those of ``marks.kind`` alone mean something else there."""
 
 
 def named(run: Run, name: str) -> pa.Table:
-    """Return a table of the run with readable columns added.
+    """Return a table of the run with readable columns.
 
-    ``src``/``dst``/``label`` are labels of processes ("" unknown), ``layer``, ``op`` and ``kind``
-    become words.
+    Columns ``src``, ``dst`` and ``label`` with labels of processes ("" unknown) are added to
+    ``src_proc``, ``dst_proc`` and ``proc``; codes of ``WORDS`` become words (in tables of this
+    package; what a column of that name means in another stage's table is not known).
     """
     table = run.tables[name]
     labels = run.tables["processes"].column("label").to_pylist()
-    words = {"layer": Layer, "op": Op, "kind": Kind}
-    for column in table.column_names:
-        values = table.column(column).to_pylist()
-        if column in ("src_proc", "dst_proc") or (column == "proc" and name != "processes"):
-            shown = [labels[value] if 0 <= value < len(labels) else "" for value in values]
-            key = "label" if column == "proc" else column.removesuffix("_proc")
-            table = table.append_column(key, pa.array(shown, pa.string()))
-        elif column in words and pa.types.is_integer(table.schema.field(column).type):
-            known = {int(one): one.name.lower() for one in words[column]}
-            shown = [known.get(value, str(value)) for value in values]
-            at = table.schema.get_field_index(column)
-            table = table.set_column(at, column, pa.array(shown, pa.string()))
+    for at, field in enumerate(table.schema):
+        if not pa.types.is_integer(field.type) or table.column(field.name).null_count:
+            continue
+        values = column(table, field.name)
+        key = {"src_proc": "src", "dst_proc": "dst", "proc": "label"}.get(field.name)
+        if key is not None and key not in table.column_names:
+            known = (values >= 0) & (values < len(labels))
+            place = np.where(known, values, len(labels)).astype(np.int64)
+            table = table.append_column(key, pa.array([*labels, ""], pa.string()).take(place))
+        elif field.name in WORDS and (name in STAGE_TABLES or name in INDEX_TABLES):
+            table = table.set_column(at, field.name, _words(values, WORDS[field.name]))
     return table
 
 
-def present(run: Run) -> list[str]:
-    """Return which of the small tables the run has."""
-    return [name for name in SMALL if name in run.tables]
+def codes() -> pa.Table:
+    """Return what codes mean: ``field`` (name of a column), ``code``, ``name``."""
+    known: dict[str, type[IntEnum]] = {**WORDS, "marks.kind": MarkKind}
+    rows = [
+        {"field": field, "code": int(one), "name": one.name.lower()}
+        for field, words in known.items()
+        for one in words
+    ]
+    types = {"field": pa.string(), "code": pa.uint8(), "name": pa.string()}
+    return pa.Table.from_pylist(rows, schema=pa.schema(types))
+
+
+def results(run: Run) -> list[str]:
+    """Return the names of the tables that stages have made."""
+    return [name for name in run.tables if name not in INDEX_TABLES]
+
+
+def _words(values: np.ndarray, meaning: type[IntEnum]) -> pa.Array:
+    """Return words for codes; a code without a meaning is shown as its number."""
+    known = {int(one): one.name.lower() for one in meaning}
+    found, place = np.unique(values, return_inverse=True)
+    words = [known.get(value, str(value)) for value in found.tolist()]
+    return pa.array(words, pa.string()).take(pa.array(place))

@@ -1,22 +1,28 @@
 """The contract of a stage.
 
-A stage sees the run in one of two ways and says which in ``summary``:
+What a stage sums up, it says in ``summary``:
 
-* ``"index"``: ``summarize(run)`` reads whole-run tables only (no event bytes);
-  ``resolve`` runs before any event is read, and ``apply`` gets its result.
-* ``"after"``: ``apply`` (if any) gets ``None``; ``summarize(partition)`` sees the
-  partition with the columns of this stage and of all stages before it;
-  summaries are merged with ``combine`` and resolved when all partitions are done.
-* ``"before"``: like ``"index"``, but ``summarize(partition)`` reads events: this costs a
-  pass over them of its own, and the plan says so.
+* ``"index"``: ``survey(run)`` reads whole-run tables only (no event bytes); ``resolve`` runs
+  before any event is read, and ``apply`` gets its result.
+* ``"after"``: ``apply`` (if any) gets ``None``; ``summarize(part)`` sees the partition with the
+  columns of this stage and of all stages before it; summaries are merged with ``combine``
+  and resolved when all partitions are done.
+* ``"before"``: ``summarize(part)`` likewise, in a pass over the events of its own (the plan says
+  so); ``apply`` gets what was resolved.
 * ``None``: ``apply`` alone.
+
+What a stage counts goes into the ledger by ``account``. Its key ``"balance"``, if there, is a
+list of equations ``{"name", "left", "right"}``, which the ledger judges. A side is a number, or
+the place of one in the ledger (``"records.op"``: records read of that schema;
+``"capture.aggregated_bytes"``; ``"stages.match.sends"``), or a list of these, which is summed.
+An equation that names a stage which was not chosen is left out.
 
 Stages import neither Dask nor Hydra nor files; ``pipeline.py`` alone builds the graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
@@ -36,7 +42,7 @@ class Stage:
         produces: Columns that ``apply`` adds to event tables, and whole-run tables that
             ``results`` returns.
         adds: Event tables that ``apply`` adds to every partition.
-        summary: What ``summarize`` reads; see the module's text.
+        summary: What is summed up, and when; see the module's text.
     """
 
     name: ClassVar[str]
@@ -45,8 +51,12 @@ class Stage:
     adds: ClassVar[Columns] = {}
     summary: ClassVar[SummaryKind] = None
 
-    def summarize(self, part: Any) -> Any:
-        """Return a small, mergeable, picklable summary of a partition (or of the run)."""
+    def survey(self, run: Run) -> Any:
+        """Return a picklable summary of the index (``summary = "index"``)."""
+        raise TypeError(f"stage {self.name} declares summary = 'index' but has no survey")
+
+    def summarize(self, part: Partition) -> Any:
+        """Return a small, mergeable, picklable summary of a partition ("before", "after")."""
         raise TypeError(f"stage {self.name} declares a summary but has no summarize")
 
     def combine(self, left: Any, right: Any) -> Any:
@@ -70,8 +80,12 @@ class Stage:
         return {}
 
     def account(self, resolved: Any) -> Mapping[str, object]:
-        """Return this stage's part of the ledger (plain numbers and strings)."""
+        """Return this stage's part of the ledger: plain numbers, strings, and equations."""
         return {}
+
+    def lines(self, resolved: Any, run: Run) -> Sequence[str]:
+        """Return lines for the closing summary; ``run`` holds the results of all stages."""
+        return ()
 
 
 class Exchange:
@@ -98,5 +112,5 @@ class Exchange:
         return pa.concat_tables([left, right])
 
     def account(self, joined: pa.Table) -> Mapping[str, object]:
-        """Return this exchange's part of the ledger."""
+        """Return this exchange's part of the ledger, like ``Stage.account``."""
         return {}

@@ -8,6 +8,7 @@ whose own pairs contradict the joint fit is fitted alone, and named.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -16,10 +17,11 @@ import numpy as np
 import pyarrow as pa
 
 from sigmatrace.errors import PipelineError
-from sigmatrace.partition import Partition, Run
+from sigmatrace.partition import Partition, Run, column
 from sigmatrace.schema import STAGE_TABLES, Columns
 from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.stages.clock_fit import HZ_RANGE, SLACK_NS, Fit, fit, narrow, possible, single
+from sigmatrace.text import count_text, counted
 
 NAMED = 20
 """At most this many processes are named in the ledger; the count is complete."""
@@ -109,9 +111,9 @@ class Clock(Stage):
         "clock_quality": STAGE_TABLES["clock_quality"],
     }
 
-    def summarize(self, part: Run) -> Clocks:
+    def survey(self, run: Run) -> Clocks:
         """Fit the clocks of the run from the index."""
-        processes = _processes(part)
+        processes = _processes(run)
         for members in _hosts(processes):
             _fit_host(members)
         return _flatten(processes)
@@ -146,6 +148,14 @@ class Clock(Stage):
         """Return pairs, bad pairs, the worst width, and the processes and steps to know of."""
         return resolved.ledger
 
+    def lines(self, resolved: Clocks, run: Run) -> Sequence[str]:
+        """Return how many clocks are fitted, and how well."""
+        calibrated, error = (column(resolved.quality, name) for name in ("calibrated", "error_ns"))
+        good = error[calibrated & np.isfinite(error)]
+        limit = count_text(math.ceil(good.max(initial=0)))
+        worst = f", error at most {limit} ns within a host" if good.size else ""
+        return [f"clocks     {int(calibrated.sum())} of {calibrated.size} calibrated{worst}"]
+
 
 def _convert(part: Partition, table: str, name: str, clocks: Clocks) -> np.ndarray:
     from sigmatrace.stages.kernels.clock import convert_kernel
@@ -156,9 +166,9 @@ def _convert(part: Partition, table: str, name: str, clocks: Clocks) -> np.ndarr
     knots = (clocks.knot_x, clocks.knot_y, clocks.slope)
     unknown = convert_kernel(t_tsc, proc, *maps, *knots, out_ns)
     if unknown:
+        rows = counted(unknown, "row names", "rows name")
         raise PipelineError(
-            f"stage clock: column {table}.proc: {unknown} rows name a process that is not in "
-            "the table processes"
+            f"stage clock: column {table}.proc: {rows} a process that is not in the table processes"
         )
     return out_ns
 

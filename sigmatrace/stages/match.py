@@ -9,24 +9,25 @@ are counted as duplicates.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from sigmatrace.partition import Partition, Run
-from sigmatrace.schema import OP_CLASS, STAGE_TABLES, Columns, Fate, Op, OpClass
+from sigmatrace.schema import OP_CLASS, STAGE_TABLES, Columns, Fate, Layer, Op, OpClass, layer_text
 from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.stages.match_order import Order, count_exchanged, join_orders, restore
 from sigmatrace.stages.sums import Sums, add_sums, column_sums
+from sigmatrace.text import count_text
 
 Ints = NDArray[np.int64]
 
-COUNTS = (max(Op) + 1, 16)
-"""Shape of the counts by operation (0: unknown ones) and fate."""
+COUNTS = (max(Layer) + 1, max(Op) + 1, 16)
+"""Shape of the counts by layer and operation (0: unknown ones) and fate."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,11 @@ class Seen:
     """Which messages some partitions saw.
 
     Attributes:
-        counts: ``COUNTS`` i8, rows by operation and fate.
+        counts: ``COUNTS`` i8, rows by layer, operation and fate.
         key: ``(runs,)`` i8, ``group * 2 + direction`` (0 sent, 1 received), ascending.
         begin: ``(runs,)`` i8, first ordinal; runs of a key are disjoint and ascending.
         stop: ``(runs,)`` i8, one past the last ordinal.
-        sums: Messages, bytes and uncertain ones by the same key.
+        sums: Messages, bytes, uncertain ones and those of unknown size by the same key.
         order: Which posting orders arrived in which partition.
     """
 
@@ -55,7 +56,7 @@ class Matched:
     """The table ``messages`` and the ledger."""
 
     table: pa.Table
-    ledger: Mapping[str, object]
+    ledger: Mapping[str, Any]
 
 
 class Match(Stage):
@@ -73,6 +74,7 @@ class Match(Stage):
             "size_bytes": "u8",
             "group": "u4",
             "fate": "u1",
+            "layer": "u1",
         },
         "channels": {"layer": "u1", "kind": "u1"},
         "routes": {"group": "u4", "src_proc": "i4", "dst_proc": "i4"},
@@ -103,10 +105,10 @@ class Match(Stage):
         if channel.size == 0:
             return _nothing()
         counts = np.zeros(COUNTS, np.int64)
-        count_kernel(op, fate, counts)
+        count_kernel(part.column("ops", "layer"), op, fate, counts)
         low, channels = span_kernel(channel, fate)
         span = np.full((2 * channels, 7), -1, np.int64)
-        sums = np.zeros((2 * channels, 4), np.uint64)
+        sums = np.zeros((2 * channels, 5), np.uint64)
         runs = [np.empty(channel.size, np.int64) for _ in range(3)]
         rows = (channel, op, flags, aux, flow, size_bytes)
         count = runs_kernel(*rows, low, span, sums, *runs)
@@ -142,8 +144,16 @@ class Match(Stage):
         either = np.bincount(both[0], both[2] - both[1], minlength=groups).astype(np.int64)
         matched = unique[0::2] + unique[1::2] - either
         exchanged = count_exchanged(summary.order, groups)
-        table, over = _table(summary.sums, matched, exchanged, run)
-        return Matched(table, _ledger(summary, unique, matched, exchanged, over))
+        row = _rows(groups, run)
+        table, over = _table(summary.sums, matched, exchanged, row, run)
+        layer = run.column("channels", "layer")[row]
+        ledger = {
+            **_ledger(summary.counts, unique, matched, layer),
+            "uncertain_order": int(summary.sums.sums[:, 3].sum()) + int(exchanged.sum()),
+            "size_unknown": int(summary.sums.sums[:, 4].sum()),
+            "byte_sums_beyond_u64": over,
+        }
+        return Matched(table, {**ledger, "balance": _balance(ledger)})
 
     def results(self, resolved: Matched) -> Mapping[str, pa.Table]:
         """Return the table ``messages``."""
@@ -153,13 +163,17 @@ class Match(Stage):
         """Return every operation by what became of it; the numbers add up."""
         return resolved.ledger
 
+    def lines(self, resolved: Matched, run: Run) -> Sequence[str]:
+        """Return what was matched, and why the rest was not; by layer where there are several."""
+        return list(_lines(resolved.ledger))
+
 
 def _nothing() -> Seen:
     none = np.zeros(0, np.int64)
     return Seen(
         np.zeros(COUNTS, np.int64),
         *(none, none, none),
-        Sums(np.zeros(0, np.uint64), np.zeros((0, 4), np.uint64)),
+        Sums(np.zeros(0, np.uint64), np.zeros((0, 5), np.uint64)),
         Order(*(none for _ in range(6))),
     )
 
@@ -181,20 +195,26 @@ def _union(key: Ints, begin: Ints, stop: Ints) -> tuple[Ints, Ints, Ints]:
     return out[0][:count].copy(), out[1][:count].copy(), out[2][:count].copy()
 
 
-def _table(sums: Sums, matched: Ints, exchanged: Ints, run: Run) -> tuple[pa.Table, int]:
-    """Return the table ``messages`` and how many of its sums of bytes are beyond 2^64 - 1."""
-    groups = matched.size
-    count = np.zeros(2 * groups, np.uint64)
-    size_bytes = np.zeros(2 * groups, np.uint64)
-    uncertain = np.zeros(2 * groups, np.uint64)
-    totals, over = column_sums(sums)
-    at = sums.key.astype(np.int64)
-    count[at], size_bytes[at], uncertain[at] = sums.sums[:, 0], totals, sums.sums[:, 3]
-    keep = np.flatnonzero(count[0::2] + count[1::2])
+def _rows(groups: int, run: Run) -> Ints:
+    """Return by group the row of one of its channels."""
     group = run.column("routes", "group")
     row = np.zeros(groups, np.int64)
     inside = np.flatnonzero(group < groups)
     row[group[inside]] = inside
+    return row
+
+
+def _table(sums: Sums, matched: Ints, exchanged: Ints, row: Ints, run: Run) -> tuple[pa.Table, int]:
+    """Return the table ``messages`` and how many of its sums of bytes are beyond 2^64 - 1."""
+    groups = matched.size
+    count = np.zeros(2 * groups, np.uint64)
+    size_bytes = np.zeros(2 * groups, np.uint64)
+    others = np.zeros((2 * groups, 2), np.uint64)
+    totals, over = column_sums(sums)
+    at = sums.key.astype(np.int64)
+    count[at], size_bytes[at], others[at] = sums.sums[:, 0], totals, sums.sums[:, 3:]
+    uncertain, unknown = (others[0::2] + others[1::2]).T
+    keep = np.flatnonzero(count[0::2] + count[1::2])
     row = row[keep]
     columns = {
         "group": keep.astype(np.uint32),
@@ -207,32 +227,79 @@ def _table(sums: Sums, matched: Ints, exchanged: Ints, run: Run) -> tuple[pa.Tab
         "matched": matched[keep].astype(np.uint64),
         "sent_bytes": size_bytes[0::2][keep],
         "received_bytes": size_bytes[1::2][keep],
-        "uncertain": (uncertain[0::2] + uncertain[1::2] + exchanged.astype(np.uint64))[keep],
+        "size_unknown": unknown[keep],
+        "uncertain": (uncertain + exchanged.astype(np.uint64))[keep],
     }
     return pa.table(columns), over
 
 
-def _ledger(
-    seen: Seen, unique: Ints, matched: Ints, exchanged: Ints, over: int
-) -> dict[str, object]:
-    """Return the ledger: ``ops`` is the sum of sends, receives, one_sided, not_a_message."""
+def _ledger(counts: Ints, unique: Ints, matched: Ints, layer: NDArray[np.uint8]) -> dict[str, Any]:
+    """Return what became of the operations: of all, and in ``layers`` of each layer's."""
+    layers = {}
+    by_group = np.where(layer < len(counts), layer, 0)
+    for number in np.flatnonzero(counts.any(axis=(1, 2))).tolist():
+        here = by_group == number
+        ends = unique[0::2][here], unique[1::2][here]
+        layers[layer_text(number)] = _tally(counts[number], *ends, matched[here])
+    whole = _tally(counts.sum(axis=0), unique[0::2], unique[1::2], matched)
+    return {**whole, "layers": layers}
+
+
+def _tally(counts: Ints, sent: Ints, received: Ints, matched: Ints) -> dict[str, Any]:
+    """Return operations by kind (``ops`` is their sum), matched ones, and the rest by reason."""
     total = int(matched.sum())
-    classes = OP_CLASS[: seen.counts.shape[0]]
-    by_class = {kind: seen.counts[classes == kind].sum(axis=0) for kind in OpClass}
+    classes = OP_CLASS[: len(counts)]
+    by_class = {kind: counts[classes == kind].sum(axis=0) for kind in OpClass}
     sends, receives = by_class[OpClass.SEND], by_class[OpClass.RECV]
     return {
-        "ops": int(seen.counts.sum()),
+        "ops": int(counts.sum()),
         "sends": int(sends.sum()),
         "sends_matched": total,
-        "sends_unmatched": _end(sends, int(unique[0::2].sum()), total, "not_seen_received"),
+        "sends_unmatched": _end(sends, int(sent.sum()), total, "not_seen_received"),
         "receives": int(receives.sum()),
         "receives_matched": total,
-        "receives_unmatched": _end(receives, int(unique[1::2].sum()), total, "not_seen_sent"),
+        "receives_unmatched": _end(receives, int(received.sum()), total, "not_seen_sent"),
         "one_sided": int(by_class[OpClass.ONE_SIDED].sum()),
         "not_a_message": int(by_class[OpClass.OTHER].sum()),
-        "uncertain_order": int(seen.sums.sums[:, 3].sum()) + int(exchanged.sum()),
-        "byte_sums_beyond_u64": over,
     }
+
+
+def _balance(ledger: Mapping[str, Any]) -> list[dict[str, Any]]:
+    kinds = ("sends", "receives", "one_sided", "not_a_message")
+    equations: list[dict[str, Any]] = [
+        {
+            "name": "op records = operations by kind",
+            "left": "records.op",
+            "right": [ledger[kind] for kind in kinds],
+        }
+    ]
+    for what in ("sends", "receives"):
+        parts = [ledger[f"{what}_matched"], *ledger[f"{what}_unmatched"].values()]
+        text = f"{what} = matched + unmatched by reason"
+        equations.append({"name": text, "left": ledger[what], "right": parts})
+    return equations
+
+
+def _lines(ledger: Mapping[str, Any]) -> Iterator[str]:
+    if not ledger["ops"]:
+        return
+    layers = ledger["layers"]
+    for what in ("sends", "receives"):
+        yield f"{what:10} {_share(ledger, what)}"
+        for name, one in layers.items():
+            if len(layers) > 1 and one[what]:
+                yield f"  {name:8} {_share(one, what)}"
+            for reason, count in one[f"{what}_unmatched"].items():
+                if count:
+                    yield f"             {count_text(count)} {reason.replace('_', ' ')}"
+    if ledger["one_sided"]:
+        yield f"one-sided  {count_text(ledger['one_sided'])}"
+
+
+def _share(ledger: Mapping[str, Any], what: str) -> str:
+    total, good = ledger[what], ledger[f"{what}_matched"]
+    share = f" ({100 * good / total:.1f} %)" if total else ""
+    return f"{count_text(total)}, matched {count_text(good)}{share}"
 
 
 def _end(by_fate: Ints, unique: int, matched: int, alone: str) -> dict[str, int]:

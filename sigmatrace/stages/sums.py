@@ -17,8 +17,8 @@ class Sums:
 
     Attributes:
         key: ``(keys,)`` u8, distinct, ascending.
-        sums: ``(keys, 4)`` u8: count; bytes in two limbs, value ``high << 32 | low`` with
-            ``low`` below 2^32 after ``add_sums``; another count.
+        sums: ``(keys, 4 or more)`` u8: count; bytes in two limbs, value ``high << 32 | low``
+            with ``low`` below 2^32 after ``add_sums``; other counts.
     """
 
     key: NDArray[np.uint64]

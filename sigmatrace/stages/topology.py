@@ -104,15 +104,15 @@ class Topology(Stage):
         "routes": STAGE_TABLES["routes"],
     }
 
-    def summarize(self, part: Run) -> Routes:
+    def survey(self, run: Run) -> Routes:
         """Find ends, fates and groups of all channels from the index."""
-        ends = resolve_ends(part)
-        channels = _channels(part, ends)
+        ends = resolve_ends(run)
+        channels = _channels(run, ends)
         _plain_fates(channels)
         _pair(channels)
         src = np.where(channels.out, channels.own_proc, channels.src)
         dst = np.where(channels.out, ends.other_proc, channels.own_proc).astype(np.int32)
-        table = _table(part, ends, channels, src, dst)
+        table = _table(run, ends, channels, src, dst)
         return Routes(src, dst, channels.group, channels.fate, channels.layer, table)
 
     def apply(self, part: Partition, resolved: Routes) -> Partition:

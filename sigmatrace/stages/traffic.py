@@ -10,7 +10,7 @@ Operations of mode ``aggregate`` are in ``traffic``, and not in ``timeline``: th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -20,14 +20,17 @@ from numpy.typing import NDArray
 
 from sigmatrace.errors import PipelineError
 from sigmatrace.partition import Partition, Run
-from sigmatrace.schema import STAGE_TABLES, Columns
+from sigmatrace.schema import OP_CLASS, STAGE_TABLES, Columns, OpClass, layer_text
 from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.stages.sums import LIMB, LOW, Sums, add_sums, column_sums
+from sigmatrace.text import byte_text, counted
 
 BINS = 2048
 """The timeline has at most this many bins, and at least half of them on a long run."""
 BIN_SHIFT_MIN = 10
 PROCS_MAX = (1 << 25) - 2
+TOP = 5
+"""Pairs of processes in the closing summary, by layer."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,7 @@ class Traffic(Stage):
         pairs = accumulate(pair_kernel, (src, dst, layer, op, depth, flags, size_bytes))
         first, last = int(t_ns.min()), int(t_ns.max())
         shift = bin_shift(first, last)
-        head = (t_ns, first >> shift, shift, proc, layer, op, depth, size_bytes)
+        head = (t_ns, first >> shift, shift, proc, layer, op, flags, size_bytes)
         return Amounts(pairs, aggregates, shift, first >> shift, accumulate(bin_kernel, head))
 
     def combine(self, left: Amounts, right: Amounts) -> Amounts:
@@ -135,7 +138,7 @@ class Traffic(Stage):
             "bin_ns": 1 << summary.shift,
             "timeline_ns": (summary.first_bin or 0) << summary.shift,
         }
-        ledger = {
+        ledger: dict[str, Any] = {
             "operations": int(summary.pairs.sums[:, 0].sum()),
             "aggregated_operations": sum(summary.aggregates.sums[:, 0].tolist()),
             "aggregated_bytes": _total_bytes(summary.aggregates),
@@ -144,6 +147,16 @@ class Traffic(Stage):
             "in_timeline": int(summary.bins.sums[:, 0].sum()),
             "byte_sums_beyond_u64": traffic_over + timeline_over,
         }
+        ledger["balance"] = [
+            {"name": "operations = op records", "left": ledger["operations"], "right": "records.op"}
+        ] + [
+            {
+                "name": f"aggregated {what} = those that aggregate records stand for",
+                "left": ledger[f"aggregated_{what}"],
+                "right": f"capture.aggregated_{what}",
+            }
+            for what in ("operations", "bytes")
+        ]
         return Totals(traffic, timeline, facts, ledger)
 
     def results(self, resolved: Totals) -> Mapping[str, pa.Table]:
@@ -157,6 +170,10 @@ class Traffic(Stage):
     def account(self, resolved: Totals) -> Mapping[str, object]:
         """Return operations and bytes, sends and receives both."""
         return resolved.ledger
+
+    def lines(self, resolved: Totals, run: Run) -> Sequence[str]:
+        """Return the pairs of processes with most bytes, by layer."""
+        return list(_talkers(run))
 
 
 def _nothing() -> Sums:
@@ -275,3 +292,27 @@ def _timeline(bins: Sums) -> tuple[pa.Table, int]:
 
 def _total_bytes(sums: Sums) -> int:
     return sum(int(high) << 32 for high in sums.sums[:, 2]) + sum(map(int, sums.sums[:, 1]))
+
+
+def _talkers(run: Run) -> Iterator[str]:
+    """Yield the ``TOP`` pairs of each layer, a message counted once."""
+    names = ("src_proc", "dst_proc", "layer", "count", "size_bytes")
+    kind = OP_CLASS[run.column("traffic", "op")]
+    keep = (kind == OpClass.SEND) | (kind == OpClass.ONE_SIDED)
+    keep &= run.column("traffic", "nested") == 0
+    rows = {name: run.column("traffic", name)[keep] for name in names}
+    labels = run.tables["processes"].column("label").to_pylist()
+    for layer in np.unique(rows["layer"]):
+        here = {key: values[rows["layer"] == layer] for key, values in rows.items()}
+        pairs, which = np.unique(
+            np.stack([here["src_proc"], here["dst_proc"]]), axis=1, return_inverse=True
+        )
+        size_bytes, count = np.zeros((2, pairs.shape[1]), np.uint64)
+        np.add.at(size_bytes, which, here["size_bytes"])
+        np.add.at(count, which, here["count"])
+        top = np.argsort(-size_bytes.astype(np.float64), kind="stable")[:TOP]
+        for number, at in enumerate(top):
+            src, dst = (labels[proc] if proc >= 0 else "unknown" for proc in pairs[:, at])
+            head = f"top {layer_text(int(layer))}" if number == 0 else ""
+            amount = f"{byte_text(int(size_bytes[at]))} in {counted(int(count[at]), 'operation')}"
+            yield f"{head:10} {src} -> {dst}: {amount}"

@@ -347,28 +347,18 @@ static void limit_size(void)
 
 static void layouts(void)
 {
-#define FIELD(type, field) \
-    printf("%s %s %zu %zu\n", #type, #field, offsetof(struct st_##type##_record, field), \
-           sizeof(((struct st_##type##_record *)0)->field))
-#define SIZE(type) printf("%s . 0 %zu\n", #type, sizeof(struct st_##type##_record))
-    SIZE(op); FIELD(op, t_tsc); FIELD(op, size_bytes); FIELD(op, channel); FIELD(op, ordinal);
-    FIELD(op, op); FIELD(op, call); FIELD(op, depth); FIELD(op, flags); FIELD(op, aux);
-    SIZE(channel); FIELD(channel, t_tsc); FIELD(channel, peer); FIELD(channel, tag);
-    FIELD(channel, data); FIELD(channel, id); FIELD(channel, object); FIELD(channel, kind);
-    FIELD(channel, dir); FIELD(channel, layer); FIELD(channel, flags);
-    FIELD(channel, thread_shared);
-    SIZE(completion); FIELD(completion, t_tsc); FIELD(completion, size_bytes);
-    FIELD(completion, channel); FIELD(completion, ordinal); FIELD(completion, status);
-    FIELD(completion, op); FIELD(completion, call); FIELD(completion, depth);
-    FIELD(completion, flags);
-    SIZE(mark); FIELD(mark, t_tsc); FIELD(mark, value); FIELD(mark, name); FIELD(mark, kind);
-    FIELD(mark, pad);
-    SIZE(aggregate); FIELD(aggregate, count); FIELD(aggregate, size_bytes);
-    FIELD(aggregate, channel); FIELD(aggregate, op); FIELD(aggregate, depth);
-    FIELD(aggregate, pad); FIELD(aggregate, size_log2_max); FIELD(aggregate, size_log2_min);
-    FIELD(aggregate, pad2);
-    SIZE(target); FIELD(target, raddr); FIELD(target, rkey); FIELD(target, context);
-    FIELD(target, channel); FIELD(target, ordinal);
+#define FIELD(label, field)                                                                        \
+    printf("%s %s %zu %zu\n", label, #field, offsetof(RECORD, field), sizeof(((RECORD *)0)->field));
+#define MEMBER(field, dtype, unit) FIELD(name, field)
+#define PADDING(field, count) FIELD(name, field)
+#define LAYOUT(number, upper, label)                                                               \
+    {                                                                                              \
+        typedef struct st_##label##_record RECORD;                                                 \
+        const char *name = #label;                                                                 \
+        printf("%s . 0 %zu\n", name, sizeof(RECORD));                                              \
+        ST_FIELDS_##label(MEMBER, PADDING)                                                         \
+    }
+    ST_RECORDS(LAYOUT)
 }
 
 static bool run_processes(const char *command, char **argv, long a, long b)

@@ -22,6 +22,14 @@ RECORD_FORMATS = {
     4: ("<QdIB3x", "t_tsc value name kind"),
     5: ("<QQIBB2xBB6x", "count size_bytes channel op depth size_log2_max size_log2_min"),
     6: ("<QQQII", "raddr rkey context channel ordinal"),
+    7: (
+        "<QQQIIIIIBBBB",
+        "t_tsc wr_id raddr size_bytes rkey imm object position opcode sges flags queue",
+    ),
+    8: (
+        "<QQQIIIIIBBBB",
+        "t_tsc posted_tsc wr_id size_bytes imm object position first opcode status flags queue",
+    ),
 }
 
 CHUNK_FIELDS = (
@@ -146,6 +154,8 @@ def read(path: Path) -> Rank:
             if area["count"] and (area["schema"], area["thread"], area["seq"]) not in have:
                 rank.chunks.append(area)
                 rank.from_ring += 1
+    # A thread's chunks are numbered; the file has them in the order in which they were written.
+    rank.chunks.sort(key=lambda chunk: (chunk["thread"], chunk["schema"], chunk["seq"]))
     _check(rank)
     return rank
 
@@ -157,7 +167,7 @@ def _check(rank: Rank) -> None:
         form, _ = RECORD_FORMATS[chunk["schema"]]
         assert len(chunk["data"]) == chunk["count"] * struct.calcsize(form)
         seqs[chunk["schema"], chunk["thread"]].append(chunk["seq"])
-        if chunk["schema"] in (1, 2, 3, 4) and "first_tsc" in chunk:
+        if chunk["schema"] in (1, 2, 3, 4, 7, 8) and "first_tsc" in chunk:
             times = [values[0] for values in struct.iter_unpack(form, chunk["data"])]
             assert (min(times), max(times)) == (chunk["first_tsc"], chunk["last_tsc"])
     for key, numbers in seqs.items():

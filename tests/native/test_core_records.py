@@ -221,7 +221,7 @@ def test_signal_handlers_that_record(drive) -> None:
 
 
 def test_number_of_schemas() -> None:
-    assert {schema.value for schema in Schema} == set(range(1, 7))
+    assert {schema.value for schema in Schema} == set(range(1, 9))
 
 
 def test_environment_is_clean() -> None:

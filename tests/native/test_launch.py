@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from sigmatrace.capture.captured import first_run_id
+from sigmatrace.testing.write import RankFile
 from tests.listening import free_port
 
 LAUNCHER = [sys.executable, "-c", "from sigmatrace.capture.launch import main; main()"]
@@ -202,6 +203,10 @@ def test_a_script_without_an_interpreter_line_is_the_shells(tmp_path):
         (["--no-such-option", "--", "true"], 2, "--no-such-option"),
         (["-o", "", "--", "true"], 2, "empty"),
         (["-o", "/dev/null", "--", "true"], 6, "/dev/null"),
+        (["-o", "/dev/null", "--print-env"], 6, "/dev/null"),
+        (["--clock", "sundial", "--", "true"], 2, "realtime, tai or a device"),
+        (["--clock", "/dev/ptp987", "--", "true"], 2, "/dev/ptp987"),
+        (["--clock", "/dev/null", "--", "true"], 2, "/dev/null"),
     ],
 )
 def test_mistakes_give_one_line_and_a_code(words, code, text):
@@ -211,11 +216,84 @@ def test_mistakes_give_one_line_and_a_code(words, code, text):
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_a_wrong_clock_in_the_environment_is_a_mistake_too(tmp_path, monkeypatch):
+    monkeypatch.setenv("SIGMATRACE_CLOCK", "sundial")
+    done = capture("-o", tmp_path / "run", "--", "touch", tmp_path / "ran")
+    assert done.returncode == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_check_says_no_to_the_clock_that_a_launch_refuses():
+    done = capture("--check", "--layers", "ucp", "--clock", "sundial")
+    assert done.returncode == 9
+    assert "clock:   no: sundial: choose realtime, tai" in done.stdout
+
+
+def test_check_of_some_layers():
+    done = capture("--check", "--layers", "uct")
+    assert done.returncode == 0, done.stdout
+    assert [line.split(":")[0] for line in done.stdout.splitlines()][3:] == ["uct"]
+    everything = capture("--check").stdout
+    assert [line.split(":")[0] for line in everything.splitlines()][3:] == ["ofi", "ucp", "uct"]
+
+
+def test_version():
+    done = capture("--version")
+    pipeline = [sys.executable, "-m", "sigmatrace", "--version"]
+    said = subprocess.run(pipeline, capture_output=True, text=True, check=True, timeout=WAIT_S)
+    assert (done.returncode, done.stdout) == (0, said.stdout)
+    assert done.stdout.startswith("sigmatrace ")
+
+
+def warning(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """Return what follows the words "warning: nothing was hooked"."""
+    lines = [line.removeprefix("sigmatrace-capture: ") for line in done.stderr.splitlines()]
+    return lines[lines.index("warning: nothing was hooked") + 1 :]
+
+
 def test_a_shell_alone_leaves_nothing_and_is_told_of(tmp_path):
     done = capture("-o", tmp_path / "run", "--", "sh", "-c", "true")
     assert not (tmp_path / "run").exists()
-    assert "warning: nothing was hooked" in done.stderr
-    assert "neither libfabric nor UCX" in done.stderr
+    assert warning(done) == ["no process used libfabric or libucp, or LD_PRELOAD did not reach it"]
+
+
+def test_a_failed_command_is_told_so(tmp_path):
+    done = capture("-o", tmp_path / "run", "--", "sh", "-c", "exit 7")
+    assert warning(done) == ["the command failed, perhaps before it communicated"]
+
+
+def test_a_library_below_a_shell_is_found(tmp_path):
+    done = capture("-o", tmp_path / "run", "--layers", "ucx", "--", "sh", "-c", "fi_info >&2; :")
+    assert "provider: " in done.stderr
+    (said,) = warning(done)
+    assert said.endswith("fi_info is linked with layer ofi, which was not chosen with --layers")
+
+
+_MARKS = """
+from sigmatrace.capture import control
+control.start()
+for _ in range(8):
+    with control.region("loop"):
+        pass
+"""
+
+
+def test_marks_alone_are_shown(tmp_path):
+    done = capture("-o", tmp_path / "run", "--", *script(tmp_path, _MARKS))
+    process, problem, reason, after = done.stderr.splitlines()
+    assert "; 0 operations, 16 marks, " in process
+    assert problem.endswith("warning: no operation that moves data was recorded, only marks")
+    assert "no process used libfabric or libucp" in reason
+    assert "next: sigmatrace-pipeline" in after
+
+
+def test_an_interpreter_that_is_missing_leaves_no_folder(tmp_path):
+    path = tmp_path / "script"
+    path.write_text("#!/no/such/interpreter\n")
+    path.chmod(0o755)
+    done = capture("-o", tmp_path / "run", "--", path)
+    assert done.returncode == 127
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_static_program_is_named(tmp_path):
@@ -228,8 +306,8 @@ def test_a_static_program_is_named(tmp_path):
 
 
 def test_an_unchosen_layer_is_named(tmp_path):
-    done = capture("-o", tmp_path / "run", "--layers", "uct", "--", "ucx_info", "-v")
-    assert "linked with layer ucp" in done.stderr
+    done = capture("-o", tmp_path / "run", "--layers", "ofi", "--", "ucx_info", "-v")
+    assert "linked with layer ucp, uct, which was not chosen" in done.stderr
 
 
 def test_the_report_names_what_was_hooked(tmp_path):
@@ -238,6 +316,7 @@ def test_the_report_names_what_was_hooked(tmp_path):
     assert "sigmatrace-capture: ucx_info [" in done.stderr
     assert " (symbol); 0 operations," in done.stderr
     assert "warning: no operation that moves data was recorded" in done.stderr
+    assert "next: " in done.stderr.splitlines()[-1]
     assert len(list((tmp_path / "run").glob("*.msgpack"))) == 1
 
 
@@ -259,6 +338,8 @@ def test_operations_are_counted_in_every_mode(tmp_path, mode):
     done = capture("-o", tmp_path / "run", *words)
     assert done.returncode == 0, done.stderr
     assert "warning" not in done.stderr
+    export = "'export=[json,matrix]'" if mode == "aggregate" else "export=perfetto"
+    assert done.stderr.endswith(f" {export}\n")
     counts = [int(n) for n in re.findall(r"; (\d+) operations,.* 0 dropped", done.stderr)]
     # 30 timed messages in each direction, one to warm up (more of them are cut short by a time
     # limit), and some of the program's own.
@@ -288,7 +369,7 @@ def test_commands_with_one_run_id_share_a_folder(tmp_path):
     for _ in range(2):
         done = capture("-o", tmp_path, "--run-id", "pair", "--layers", "ucx", "--", *UCX_USER)
         assert done.returncode == 0
-        assert "1 processes" not in done.stderr  # the other command's process is not reported
+        assert " processes:" not in done.stderr  # the other command's process is not reported
     assert len(list(tmp_path.glob("*.msgpack"))) == 2
 
 
@@ -301,6 +382,36 @@ def test_print_env_can_be_evaluated(tmp_path, shell):
     program = f"{printed.stdout}\nexec {' '.join(UCX_USER)}"
     subprocess.run([shell, "-c", program], check=True, stdout=subprocess.DEVNULL)
     assert len(list(run.glob("*.msgpack"))) == 1
+
+
+def test_print_env_makes_nothing(tmp_path):
+    assert capture("--print-env", cwd=tmp_path).returncode == 0
+    assert capture("-o", tmp_path / "a" / "b", "--print-env").returncode == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "dash"])
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["-o", "used"], 6),
+        (["-o", "used", "--debug"], 6),
+        (["--clock", "it's\n$(echo ran >&2)"], 2),
+        (["--no-such-option"], 2),
+    ],
+)
+def test_a_batch_script_stops_when_there_is_nothing_to_evaluate(tmp_path, shell, words, code):
+    (tmp_path / "used").mkdir()
+    with RankFile(tmp_path / "used", run_id="other"):
+        pass
+    printed = capture(*words, "--print-env", cwd=tmp_path)
+    assert printed.returncode == (1 if "--debug" in words else code)
+    (tmp_path / "printed").write_text(printed.stdout)
+    program = 'set -e; eval "$(cat printed)"; echo ran'
+    done = subprocess.run(
+        [shell, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
 
 
 @pytest.fixture(params=["mpich", "openmpi"])
@@ -340,6 +451,24 @@ def test_under_mpirun_all_ranks_are_one_run(tmp_path, mpirun):
     assert identities != {""}
     for rank in range(4):  # each launcher names its own process alone
         assert done.stderr.count(f"rank {rank} ucx_info") == 1
+
+
+def test_under_mpirun_the_folder_is_named(tmp_path, mpirun):
+    words = [*LAUNCHER, "--layers", "ucx", "--", *UCX_USER]
+    done = subprocess.run(
+        [*mpirun, "-n", "3", *words],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    (folder,) = tmp_path.iterdir()
+    assert len(list(folder.glob("*.msgpack"))) == 3
+    assert done.stderr.count(f"the trace files of this job go to {folder}\n") == 1
+    following = f"next when all ranks have ended: sigmatrace-pipeline +run={folder.name} "
+    assert done.stderr.count(following) == 1
 
 
 def test_under_mpirun_exit_codes_come_through(tmp_path, mpirun):

@@ -62,7 +62,7 @@ def test_mixed_runs(command, small):
     one_line(command(f"run={small}"), 5, "2 runs", "'other'", "run_id=")
     spoken = command(f"run={small}", "run_id=other", "export=json")
     assert spoken.code == 0, spoken
-    assert "1 processes" in spoken.out
+    assert "1 process on 1 host" in spoken.out
 
 
 def test_unknown_names(command, small):
@@ -117,7 +117,7 @@ def test_killed_process(command, small):
     assert not (small / "sigmatrace-out").exists()
     spoken = command(f"run={small}", "export=json")
     assert spoken.code == 0
-    assert "lost       1 files without an end item: killed, replaced by exec" in spoken.out
+    assert "lost       1 file without an end item: killed, replaced by exec" in spoken.out
     assert f"({path.name})" in spoken.out
     book = json.loads((small / "sigmatrace-out/ledger.json").read_text())
     assert book["balanced"] and not book["lossless"]
@@ -150,7 +150,9 @@ def test_flipped_byte_in_the_data(command, small):
     damaged = sum(one["damaged"] for one in book["records"].values())
     assert 0 < damaged <= 16
     assert book["records"]["op"]["read"] == 200 - book["records"]["op"]["damaged"]
-    assert f"{book['capture']['bytes']['damaged']} bytes damaged" in spoken.out
+    size = f"{book['capture']['bytes']['damaged']:,}".replace(",", " ")
+    assert f"{size} bytes damaged ({path.name})" in spoken.out
+    assert "may come from that" in spoken.out
 
 
 def test_dropped_records_are_a_loss(command, tmp_path):
@@ -248,6 +250,43 @@ def test_interrupt(tmp_path, small, kind):
     assert done.stderr.splitlines()[-1] == "interrupted"
     assert "Traceback" not in done.stderr
     assert [path for path in small.iterdir() if path.suffix != ".msgpack"] == []
+
+
+BROKEN = """
+from sigmatrace.stages.base import Stage
+
+class Broken(Stage):
+    name = "broken"
+    requires = {"ops": {"t_ns": "i8"}}
+    summary = "after"
+
+    def METHOD(self, *_):
+        return {}["nothing"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "doing"),
+    [("apply", "apply of partition 0"), ("summarize", "summarize of partition")],
+)
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_a_stage_of_the_users_own_that_raises(tmp_path, small, method, doing, kind):
+    (tmp_path / "broken.py").write_text(BROKEN.replace("METHOD", method))
+    (tmp_path / "conf/stage").mkdir(parents=True)
+    yaml = "# @package stage.broken\n_target_: broken.Broken\n"
+    (tmp_path / "conf/stage/broken.yaml").write_text(yaml)
+    words = [f"run={small}", f"--config-dir={tmp_path}/conf", "export=json", f"cluster={kind}"]
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    stages = "stage=[clock,topology,match,traffic,broken]"
+    done = python(*words, stages, env={**os.environ, "PYTHONPATH": path})
+    assert done.returncode == 7
+    (line,) = [line for line in done.stderr.splitlines() if "error:" in line]
+    for part in (f"stage broken failed in {doing}", "KeyError: 'nothing'", "--debug"):
+        assert part in line
+    number = BROKEN.splitlines().index('        return {}["nothing"]') + 1
+    assert f"{tmp_path}/broken.py, line {number}" in line
+    assert "bug of sigmatrace" not in line and "Traceback" not in done.stderr
+    assert not (small / "sigmatrace-out").exists()
 
 
 def test_two_jobs_of_a_multirun_never_write_to_one_folder(command, small):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
+from pathlib import Path
 from typing import ClassVar
 
 import duckdb
@@ -75,9 +76,12 @@ def test_summary_text(synthetic, result):
     text = result.text()
     assert f"{synthetic.truth.operations:,}".replace(",", " ") + " operations" in text
     assert "of 8 processes on 2 hosts" in text
-    assert f"{synthetic.truth.lost['dropped']} op records dropped" in text
+    dropped = f"{synthetic.truth.lost['dropped']:,}".replace(",", " ")
+    assert f"{dropped} op records dropped" in text
     assert "8 of 8 calibrated" in text
     assert "rank" in text.split("top ofi")[1]
+    listed = {Path(line.strip()) for line in text.splitlines() if line.startswith("  /")}
+    assert listed == set(result.out.iterdir())
     assert (result.out / "summary.txt").read_text() == text + "\n"
 
 
@@ -98,7 +102,7 @@ def test_record_says_how_to_do_it_again(synthetic, result):
 def test_threads_processes_and_a_scheduler_give_the_same_bytes(synthetic, tmp_path):
     options = {"export": ["json", "csv"], "overrides": ["partition_mb=1"]}
     with LocalCluster(
-        n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=None
+        n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0"
     ) as local:
         address = f"cluster.address={local.scheduler_address}"
         kinds = {"threads": [], "processes": ["cluster.workers=2"], "distributed": [address]}
@@ -157,7 +161,9 @@ def test_a_bug_in_a_stage_is_named(synthetic, tmp_path, monkeypatch):
         raise KeyError("x")
 
     monkeypatch.setattr(Match, "apply", broken)
-    with pytest.raises(SigmaTraceError, match=r"match failed \(apply, partition 0\): KeyError"):
+    with pytest.raises(
+        SigmaTraceError, match=r"stage match failed in apply of partition 0: KeyError"
+    ):
         api.run(synthetic.folder, export=["json"], out=tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import xml.etree.ElementTree as ET
 
 import duckdb
@@ -14,7 +15,8 @@ from matplotlib.image import imread
 
 from sigmatrace import api
 from sigmatrace.export import matrix
-from sigmatrace.export.amounts import byte_text, count_text
+from sigmatrace.export.amounts import balance
+from sigmatrace.export.csv import Csv
 from sigmatrace.partition import Run
 from sigmatrace.testing.synthetic import generate
 
@@ -87,7 +89,52 @@ def test_csv_is_the_truth(synthetic, made):
     with (made.out / "csv/processes.csv").open(newline="", encoding="utf-8") as file:
         assert [row["label"] for row in csv.DictReader(file)] == [f"rank {n}" for n in range(8)]
     names = {path.stem for path in (made.out / "csv").iterdir()}
-    assert names == {"processes", "traffic", "messages", "clock_quality", "libraries"}
+    made_by_stages = {"traffic", "timeline", "messages", "clock_quality", "routes"}
+    assert names == {"processes", "libraries", *made_by_stages}
+
+
+def test_csv_has_the_tables_of_a_users_own_stage_by_name(tmp_path):
+    own = pa.table(
+        {
+            "proc": pa.array([1, -1, 0], pa.int32()),
+            "kind": pa.array([3, 3, 1], pa.uint8()),
+            "op": pa.array([1, None, 2], pa.uint8()),
+            "list": [[1, 2], None, []],
+        }
+    )
+    processes = pa.table({"proc": [0, 1], "label": ["rank 0", 'a "b", c']})
+    libraries = pa.table({"proc": [0], "layer": ["ofi"]})
+    run = Run({"processes": processes, "libraries": libraries, "mine": own})
+    Csv().finish([], run, tmp_path)
+    with (tmp_path / "csv/mine.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["label"] for row in rows] == ['a "b", c', "", "rank 0"]
+    assert [row["kind"] for row in rows] == ["3", "3", "1"], "what it means is not known"
+    assert [row["op"] for row in rows] == ["1", "", "2"]
+    assert [row["list"] for row in rows] == ["[1, 2]", "", "[]"]
+
+
+def test_the_query_that_the_hint_shows_has_names(made, monkeypatch):
+    monkeypatch.chdir(made.out)
+    shown = made.hints["parquet"].removeprefix('duckdb -c "').removesuffix('"')
+    traffic = made.ledger["stages"]["match"]
+    assert dict(duckdb.sql(shown).fetchall()) == {
+        "send": traffic["sends"],
+        "recv": traffic["receives"],
+    }
+
+
+def test_codes_have_names_and_routes_show_them(made):
+    rows = duckdb.sql(
+        f"select field, code, name from '{made.out}/parquet/codes.parquet'"
+    ).fetchall()
+    assert len({row[:2] for row in rows}) == len(rows)
+    assert {("op", 1, "send"), ("layer", 2, "ucp"), ("fate", 4, "peer_not_traced")} <= set(rows)
+    assert {("kind", 3, "rma"), ("marks.kind", 3, "counter")} <= set(rows)
+    with (made.out / "csv/routes.csv").open(newline="", encoding="utf-8") as file:
+        assert {row["fate"] for row in csv.DictReader(file)} <= {
+            r[2] for r in rows if r[0] == "fate"
+        }
 
 
 def test_perfetto_in_trace_processor_is_the_ledger(synthetic, made, trace_processor):
@@ -236,13 +283,12 @@ def test_drawing_leaves_matplotlib_alone():
     assert plt.get_fignums() == []
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (1 << 20, "1 MiB"), (5 << 60, "5 EiB")],
-)
-def test_bytes_for_people(value, text):
-    assert byte_text(value) == text
-
-
-def test_counts_for_people():
-    assert count_text(1234567) == "1 234 567"
+def test_exporters_that_show_less_than_the_traffic_are_found(made):
+    run, book = made.run, made.ledger["stages"]["traffic"]
+    operations, size_bytes = balance(run, 1, 2)
+    assert (operations["left"], size_bytes["left"]) == (1, 2)
+    told = [one for one in made.ledger["balance"] if re.search("(ions|bytes) of the", one["name"])]
+    assert {one["name"].partition(":")[0] for one in told} == {"csv", "json", "matrix"}
+    assert {one["right"] for one in told} == {book["operations"], book["size_bytes"]}
+    full = pa.table({"size_bytes": pa.array([2**64 - 1], pa.uint64())})
+    assert len(balance(run.with_results({"traffic": full}), 1, 2)) == 1, "bytes beyond 64 bits"

@@ -8,12 +8,10 @@ import pytest
 
 from sigmatrace import api
 from sigmatrace.export.perfetto import OUTPUT
-from sigmatrace.schema import Dir, Kind, Layer, Op, Schema
+from sigmatrace.schema import NO_POSITION, Dir, Kind, Layer, Op, Queue, Schema
 from sigmatrace.testing.write import RankFile, records
 from tests.perfetto_inputs import BASE, BIN, OUTER, partition, receive, run, send
 
-SEND_QUEUE, RECV_QUEUE, SHARED_QUEUE = 1, 2, 3
-NO_POSITION = 2**32 - 1
 MASK = 2**64 - 1
 GID_A, GID_B = "0a" * 16, "0b" * 16
 ENDPOINTS = [
@@ -71,11 +69,11 @@ def cqe(posted, t, position=0, proc=0, thing=7, **more):
     """A completion of the send queue; ``posted`` None: not known."""
     known = {"posted_ns": BASE + posted, "posted_tsc": 1} if posted is not None else {}
     row = {"t": t, "proc": proc, "object": thing, "position": position, "first": position}
-    return {**row, "queue": SEND_QUEUE, "opcode": 1, **known, **more}
+    return {**row, "queue": Queue.SEND, "opcode": 1, **known, **more}
 
 
 def request(t, position=0, proc=0, thing=7, **more):
-    row = {"t": t, "proc": proc, "object": thing, "position": position, "queue": SEND_QUEUE}
+    row = {"t": t, "proc": proc, "object": thing, "position": position, "queue": Queue.SEND}
     return {**row, **more}
 
 
@@ -148,9 +146,9 @@ def test_arrivals_are_instants_that_say_how_long_before_they_were_posted(slices)
         partition(
             0,
             cqes=[
-                cqe(10, 25, 5, queue=RECV_QUEUE, **arrived),
-                cqe(None, 30, NO_POSITION, queue=SHARED_QUEUE, proc=1, opcode=128),
-                cqe(20, 40, 6, queue=RECV_QUEUE, proc=1, opcode=128, status=5),
+                cqe(10, 25, 5, queue=Queue.RECV, **arrived),
+                cqe(None, 30, NO_POSITION, queue=Queue.SHARED, proc=1, opcode=128),
+                cqe(20, 40, 6, queue=Queue.RECV, proc=1, opcode=128, status=5),
             ],
         )
     )
@@ -173,8 +171,8 @@ def test_requests_show_where_they_go_and_posted_receives_are_left_out(slices):
             requests=[
                 request(10, 2**32 - 1, opcode=1, imm=5, sges=255, flags=2 | 8 | 64, **large),
                 request(20, 0, opcode=2, sges=1, raddr=3, rkey=4),
-                request(25, 0, opcode=255, queue=RECV_QUEUE),
-                request(25, 0, opcode=255, queue=SHARED_QUEUE, thing=33),
+                request(25, 0, opcode=255, queue=Queue.RECV),
+                request(25, 0, opcode=255, queue=Queue.SHARED, thing=33),
                 request(30, 0, thing=99),
             ],
             cqes=[cqe(10, 20, thing=99), cqe(10, 20, thing=20)],
@@ -394,7 +392,7 @@ def rank_file(folder, rank, qpn, peer_qpn, posts, arrivals):
         row = {"t_tsc": at, "size_bytes": 64}
         n, k = len(posts), range(len(posts))
         file.chunk(Schema.OP, 100 + rank, records(Schema.OP, n, op=Op.SEND, ordinal=k, **row))
-        queue = {"object": qp, "queue": SEND_QUEUE, "position": k}
+        queue = {"object": qp, "queue": Queue.SEND, "position": k}
         file.chunk(Schema.REQUEST, 100 + rank, records(Schema.REQUEST, n, opcode=2, **queue, **row))
         ends = records(Schema.CQE, n, t_tsc=[t + 80 for t in at], posted_tsc=at, first=k, **queue)
         file.chunk(Schema.CQE, 100 + rank, ends)
@@ -402,7 +400,7 @@ def rank_file(folder, rank, qpn, peer_qpn, posts, arrivals):
         n, k = len(arrivals), range(len(arrivals))
         got = records(Schema.OP, n, op=Op.RECV, ordinal=k, aux=k, channel=1, **row)
         file.chunk(Schema.OP, 100 + rank, got)
-        queue = {"object": qp, "queue": RECV_QUEUE, "position": k}
+        queue = {"object": qp, "queue": Queue.RECV, "position": k}
         came = records(Schema.CQE, n, opcode=128, first=k, **queue, **row)
         file.chunk(Schema.CQE, 100 + rank, came)
         posted = records(Schema.REQUEST, n, opcode=255, t_tsc=10**12, **queue)

@@ -5,6 +5,7 @@
  *
  *   S KIND TAG DATA BYTES    a send; TAG and DATA in hex, "-" for none
  *   P|G|A|F BYTES ADDR KEY   put, get, atomic, fetching atomic
+ *   D BYTES ADDR KEY DATA    put with data
  *   R KIND TAG BYTES ORDER   an arrival; ORDER: which posted receive it is, "-" when that is
  *                            not known (contexts that are all NULL)
  *   E N                      sends that would have blocked
@@ -365,6 +366,26 @@ static void atomics(const struct target *to)
     print_rma('F', 8, to);
 }
 
+static void print_put_data(size_t size, const struct target *to, const char *data_text)
+{
+    printf("D %zu %llx %llx %s\n", size, (unsigned long long)to->address,
+           (unsigned long long)to->key, data_text);
+}
+
+static void puts_with_data(const struct target *to)
+{
+    const struct iovec iov = {data, 24};
+    const struct fi_rma_iov there = {to->address, 24, to->key};
+    struct fi_msg_rma msg = {.msg_iov = &iov, .iov_count = 1, .addr = peer, .rma_iov = &there,
+                             .rma_iov_count = 1, .data = 0x77};
+    UNTIL_ACCEPTED(fi_writedata(ep, data, 32, NULL, 0x77, peer, to->address, to->key, c), 1);
+    print_put_data(32, to, "77");
+    UNTIL_ACCEPTED(fi_inject_writedata(ep, data, 16, 0x78, peer, to->address, to->key), 0);
+    print_put_data(16, to, "78");
+    UNTIL_ACCEPTED((msg.context = c, fi_writemsg(ep, &msg, FI_COMPLETION | FI_REMOTE_CQ_DATA)), 1);
+    print_put_data(24, to, "77");
+}
+
 static void one_sided(void)
 {
     bool virtual = info->domain_attr->mr_mode & (FI_MR_VIRT_ADDR | FI_MR_BASIC);
@@ -376,9 +397,7 @@ static void one_sided(void)
         print_rma('P', 256, &to);
         UNTIL_ACCEPTED(fi_inject_write(ep, data, 8, peer, to.address, to.key), 0);
         print_rma('P', 8, &to);
-        UNTIL_ACCEPTED(fi_writedata(ep, data, 32, NULL, 0x77, peer, to.address, to.key,
-                                    c), 1);
-        print_rma('P', 32, &to);
+        puts_with_data(&to);
         UNTIL_ACCEPTED(fi_read(ep, room, 512, NULL, peer, to.address, to.key,
                                c), 1);
         print_rma('G', 512, &to);
@@ -386,7 +405,7 @@ static void one_sided(void)
             atomics(&to);
         wait_sent();
     } else if (tagged_queue) {
-        wait_received(13); /* the write that carried data */
+        wait_received(15); /* the writes that carried data */
     }
     meet();
 }

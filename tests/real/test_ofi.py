@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 from ofi_run import (
     Pair,
@@ -20,19 +22,25 @@ from ofi_run import (
     run_pingpong,
 )
 
+from sigmatrace import api
+from sigmatrace.schema import Fate
+
 pytestmark = [
     pytest.mark.real,
     pytest.mark.skipif(not shutil.which("fi_pingpong"), reason="libfabric-bin is not installed"),
 ]
 
 SEND, RECV, PUT, GET, ATOMIC, FETCH = range(1, 7)
+PUT_DATA = 10
 MSG, TAG, RMA = 1, 2, 3
 HAS_TAG, HAS_DATA, TAG_UNKNOWN = 1, 2, 16
-SIZE_UNKNOWN, ORDER_UNCERTAIN, INLINE = 1, 2, 4
+SIZE_UNKNOWN, ORDER_UNCERTAIN, INLINE, NESTED = 1, 2, 4, 32
 NOWHERE = 2**64 - 1
+BELOW = RECV, Fate.PEER_UNKNOWN  # one of several connections, which nothing tells
+ONE_SIDED = {"P": PUT, "D": PUT_DATA, "G": GET, "A": ATOMIC, "F": FETCH}
 CANCELLED = 12  # posting order of the receive that ofi_pair takes back
 WITHOUT_CONTEXT = range(6, 12)  # of those that it posts with a NULL context
-INJECTED = {"fi_inject", "fi_tinject", "fi_injectdata", "fi_inject_write"}
+INJECTED = {"fi_inject", "fi_tinject", "fi_injectdata", "fi_inject_write", "fi_inject_writedata"}
 
 Record = dict[str, Any]
 
@@ -72,15 +80,15 @@ def expect_dense_ordinals(rank: Rank) -> None:
 
 
 def expect_sends(pair: Pair) -> None:
-    """Every S, P, G, A and F line is one record, in its place in its channel."""
+    """Every S, P, D, G, A and F line is one record, in its place in its channel."""
     told = defaultdict(list)
     for line in pair.first:
         if line[0] == "S":
             kind = TAG if line[1] == "tag" else MSG
             told[kind, numbers(line[2]), numbers(line[3])].append((SEND, int(line[4])))
-        elif line[0] in "PGAF":
-            op = {"P": PUT, "G": GET, "A": ATOMIC, "F": FETCH}[line[0]]
-            data = (True, 0x77) if (op, line[1]) == (PUT, "32") else (False, 0)
+        elif line[0] in ONE_SIDED:
+            op = ONE_SIDED[line[0]]
+            data = (True, numbers(line[4])[1]) if op == PUT_DATA else (False, 0)
             told[RMA, (False, 0), data].append((op, int(line[1])))
     seen = defaultdict(list)
     for op in operations(pair.sender()):
@@ -120,7 +128,7 @@ def expect_sources(pair: Pair) -> None:
         directed = op["ch"]["tag"] in (9, 0x200)
         assert op["ch"]["peer"] == (0 if directed else NOWHERE)
         if op["ch"]["kind"] == RMA:
-            assert (op["ch"]["data"], op["flags"]) == (0x77, SIZE_UNKNOWN)
+            assert op["flags"] == SIZE_UNKNOWN and op["ch"]["flags"] == HAS_DATA
 
 
 def expect_objects(pair: Pair, how: str) -> None:
@@ -152,7 +160,8 @@ def expect_completions(pair: Pair, mode: str) -> None:
     assert all(c["status"] == 0 and c["flags"] == 0 for c in done)
     places = {(op["channel"], op["ordinal"]) for op in ops}
     targets = [t for t in rank.records(6) if (t["channel"], t["ordinal"]) in places]
-    told = [tuple(numbers(x)[1] for x in line[2:]) for line in pair.first if line[0] in "PGAF"]
+    lines = [line for line in pair.first if line[0] in ONE_SIDED]
+    told = [tuple(numbers(x)[1] for x in line[2:4]) for line in lines]
     assert [(t["raddr"], t["rkey"]) for t in targets] == told
     assert all(op["aux"] > 0 for op in ops)
 
@@ -236,8 +245,8 @@ def test_aggregate_counts_operations_and_bytes(entry: str, tmp_path: Path) -> No
 
     told: Counter[tuple[int, str]] = Counter()
     for line in pair.first:
-        if line[0] in "SPGAF":
-            op = {"S": SEND, "P": PUT, "G": GET, "A": ATOMIC, "F": FETCH}[line[0]]
+        if line[0] in "SPDGAF":
+            op = SEND if line[0] == "S" else ONE_SIDED[line[0]]
             told[op, "n"] += 1
             told[op, "bytes"] += int(line[4] if line[0] == "S" else line[1])
     assert totals(pair.sender()) == told
@@ -257,6 +266,52 @@ def test_nested_layers_are_told_apart(tmp_path: Path) -> None:
         ids = {item["id"] for item in inner}
         assert {op["ch"]["object"] for op in operations(rank, depth=1)} <= ids
         assert not ids & {op["ch"]["object"] for op in operations(rank)}
+        assert all(bool(op["flags"] & NESTED) == (op["depth"] > 0) for op in rank.records(1))
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_both_ends_of_writes_with_data_are_matched(depth: int, tmp_path: Path) -> None:
+    env = environment("hook", tmp_path / "run", "simple")
+    pair = run_pair(tmp_path, env, "tcp;ofi_rxm", "tagged")
+    result = api.run(tmp_path / "run", export=["parquet"], out=tmp_path / "out")
+    parquet = result.out / "parquet"
+    flows = duckdb.sql(
+        f"""select c.data, o.op, o.flow from '{parquet}/ops/*.parquet' o
+        join '{parquet}/channels.parquet' c using (channel)
+        where c.kind = {RMA} and o.op in ({PUT_DATA}, {RECV}) and o.depth = {depth}"""
+    ).fetchall()
+    sent = Counter(line[4] for line in pair.first if line[0] == "D")
+    seen = Counter(line[1] for line in pair.second if line[0] == "W")
+    assert sent == seen == Counter({"77": 2, "78": 1})
+    for op in (PUT_DATA, RECV):
+        assert Counter(f"{data:x}" for data, which, _ in flows if which == op) == sent
+    matched = Counter(flow for _, _, flow in flows)
+    assert 0 not in matched and set(matched.values()) == {2}
+
+
+def test_messages_of_the_provider_below_have_their_other_end_or_a_reason(tmp_path: Path) -> None:
+    command = [str(compiled("ofi_self")), "tcp;ofi_rxm"]
+    env = environment("hook", tmp_path / "run", "simple")
+    subprocess.run(command, env=env, check=True, timeout=90)
+    result = api.run(tmp_path / "run", export=["parquet"], out=tmp_path / "out")
+    ops = duckdb.sql(
+        f"""select depth, op, fate, flow, size_bytes
+        from '{result.out}/parquet/ops/*.parquet' where op in ({SEND}, {RECV})"""
+    ).fetchall()
+    sizes = [*range(1, 13), *range(50, 54), *range(70, 74)]
+    for op in (SEND, RECV):
+        assert sorted(row[4] for row in ops if row[:2] == (0, op)) == sizes
+        assert sum(row[:2] == (1, op) for row in ops) >= len(sizes)
+    pairs = defaultdict(list)
+    for depth, op, fate, flow, size in ops:
+        if flow:
+            pairs[flow].append((depth, op, size))
+        else:
+            assert depth == 1 and (fate == Fate.TAG_UNKNOWN or (op, fate) == BELOW)
+    for first, second in pairs.values():
+        assert {first[1], second[1]} == {SEND, RECV}
+        assert (first[0], first[2]) == (second[0], second[2])
+    assert sum(pair[0][0] == 1 for pair in pairs.values()) >= 4
 
 
 def test_an_unchosen_layer_writes_nothing(tmp_path: Path) -> None:

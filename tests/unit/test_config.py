@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from dataclasses import fields
 
 import pytest
@@ -9,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sigmatrace import config
+from sigmatrace.compose import compose
 from sigmatrace.errors import ConfigError
 from sigmatrace.export.base import Exporter
 from sigmatrace.stages.base import Exchange, Stage
+from sigmatrace.usage import TEXT
 
 
 def shipped():
@@ -23,24 +26,29 @@ def shipped():
     )
 
 
+def schema_of(content):
+    """Return the schema that a YAML file extends."""
+    (at,) = (name for name in content["defaults"] if name.startswith("/schema/"))
+    group, _, name = at.removesuffix("@_here_").removeprefix("/").rpartition("/")
+    return config.SCHEMAS[group][name]
+
+
 @pytest.mark.parametrize("path", shipped(), ids=str)
 def test_every_default_has_a_schema_entry(path):
     content = yaml.safe_load((config.folder() / path).read_text())
-    schema = config.SCHEMAS[f"schema/{path.parent}"][path.stem]
-    assert f"/schema/{path.with_suffix('')}@_here_" in content.pop("defaults")
-    assert set(content) <= {one.name for one in fields(schema)}
+    assert set(content) - {"defaults"} <= {one.name for one in fields(schema_of(content))}
 
 
 @pytest.mark.parametrize("group", ["stage", "export"])
-def test_every_schema_is_shipped_and_is_the_constructor(group):
-    assert sorted(config.SCHEMAS[f"schema/{group}"]) == config.choices(group)
+def test_every_shipped_class_has_its_name_and_the_options_of_its_schema(group):
     bases = {"stage": (Stage, Exchange), "export": (Exporter,)}[group]
-    for name, schema in config.SCHEMAS[f"schema/{group}"].items():
-        content = yaml.safe_load((config.folder() / group / f"{name}.yaml").read_text())
-        (made,) = config.build(group, {name: {"_target_": content["_target_"]}}, bases)
-        assert made.name == name
+    classes = config.shipped(group, bases)
+    assert list(classes) == config.choices(group)
+    for name, cls in classes.items():
+        assert cls.name == name
+        schema = schema_of(yaml.safe_load((config.folder() / group / f"{name}.yaml").read_text()))
         options = {one.name: one.default for one in fields(schema) if one.name != "_target_"}
-        parameters = inspect.signature(type(made)).parameters
+        parameters = inspect.signature(cls).parameters
         arguments = {
             key: one.default
             for key, one in parameters.items()
@@ -49,20 +57,46 @@ def test_every_schema_is_shipped_and_is_the_constructor(group):
         assert options == arguments
 
 
+def test_settings_are_typed_fields():
+    made = compose(["run=x", "strict=true", "partition_mb=3", "run_id=a", "cluster.workers=2"])
+    assert (made.strict, made.overwrite, made.plan) == (True, False, False)
+    assert (made.partition_mb, made.run_id) == (3, "a")
+    assert made.cluster == {"kind": "threads", "workers": 2}
+    assert set(made.stage) == {"clock", "topology", "match", "traffic"}
+    assert made.out == made.run / "sigmatrace-out" and made.run.is_absolute()
+    with pytest.raises(AttributeError):
+        made.strcit  # noqa: B018
+
+
 def test_root_options_are_the_schema():
     content = yaml.safe_load((config.folder() / "config.yaml").read_text())
     assert set(content) - {"defaults", "hydra"} <= {one.name for one in fields(config.Config)}
 
 
 @pytest.mark.parametrize("name", config.choices("preset"))
-def test_presets_compose_and_the_command_line_wins(name):
-    assert len(config.compose(["run=x", f"preset={name}"]).export) > 1
-    assert list(config.compose(["run=x", f"preset={name}", "export=csv"]).export) == ["csv"]
+def test_presets_compose_and_are_never_dropped_silently(name):
+    assert len(compose(["run=x", f"preset={name}"]).export) > 1
+    for words in ([f"preset={name}", "export=csv"], ["+export=csv", f"+preset={name}"]):
+        with pytest.raises(ConfigError, match=f"preset={name} chooses export itself: leave out"):
+            compose(["run=x", *words])
+    assert set(compose(["run=x", f"preset={name}", "stage=[clock,topology]"]).stage) == {
+        "clock",
+        "topology",
+    }
+
+
+def test_a_preset_of_the_users_own_is_no_exception(tmp_path):
+    (tmp_path / "preset").mkdir()
+    text = "# @package _global_\ndefaults:\n  - override /stage: [clock]\n"
+    (tmp_path / "preset/mine.yaml").write_text(text)
+    words = ["run=x", f"--config-dir={tmp_path}", "preset=mine"]
+    with pytest.raises(ConfigError, match="preset=mine chooses stage itself"):
+        compose([*words, "stage=[clock]"])
 
 
 @pytest.mark.parametrize("word", ["run=x", "+run=x", "++run=x"])
 def test_every_way_to_give_the_run(word):
-    assert config.compose([word]).options["run"] == "x"
+    assert compose([word]).options["run"] == "x"
 
 
 ODD = [
@@ -76,19 +110,19 @@ ODD = [
 @pytest.mark.parametrize("key", ["run", "out"])
 def test_odd_paths_are_exact(path, key):
     words = [f"{key}={path}"] + ([] if key == "run" else ["run=x"])
-    assert config.compose(words).options[key] == path
+    assert compose(words).options[key] == path
 
 
 @settings(max_examples=15, deadline=None)
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=12))
 def test_any_path_is_exact(text):
     path = "./" + text
-    assert config.compose([f"run={path}"]).options["run"] == path
+    assert compose([f"run={path}"]).options["run"] == path
 
 
 def test_home_is_expanded(monkeypatch):
     monkeypatch.setenv("HOME", "/somewhere")
-    assert config.compose(["+run=~/x"]).options["run"] == "/somewhere/x"
+    assert compose(["+run=~/x"]).options["run"] == "/somewhere/x"
 
 
 @pytest.mark.parametrize(
@@ -117,22 +151,40 @@ def test_home_is_expanded(monkeypatch):
         ("stage=[", "cannot read the option"),
         ("json", "'json' is not an option"),
         ("--mutlirun", "unknown flag '--mutlirun': did you mean '--multirun'"),
+        ("--export=json", "unknown flag '--export': options are KEY=VALUE: export=json"),
+        ("--run-id", "unknown flag '--run-id': options are KEY=VALUE: run_id=VALUE"),
         ("hydra.searchpath=[/not/there]", "no such configuration folder: /not/there"),
         ("--config-dir=/not/there", "no such configuration folder: /not/there"),
     ],
 )
 def test_mistakes_are_named_in_one_line(word, said):
     with pytest.raises(ConfigError) as raised:
-        config.compose(["run=x", word])
+        compose(["run=x", word])
     assert said in str(raised.value)
     assert "\n" not in str(raised.value)
     assert raised.value.exit_code == 2
 
 
+def test_an_option_written_as_a_flag_is_understood():
+    with pytest.raises(ConfigError, match=r"options are KEY=VALUE: export=json$"):
+        compose(["--export", "json"])
+    with pytest.raises(ConfigError, match=r"options are KEY=VALUE: overwrite=VALUE$"):
+        compose(["--overwrite", "run=x"])
+
+
+def test_the_flags_that_are_suggested_are_those_of_the_help():
+    with pytest.raises(ConfigError) as raised:
+        compose(["--nothing"])
+    _, known = raised.value.hint.split("known: ")
+    shown = TEXT.partition("Flags\n")[2].partition("Exit codes")[0]
+    flags = [sorted(re.findall("--[a-z-]+", text)) for text in (known, shown)]
+    assert flags[0] == flags[1] and len(flags[0]) == 7
+
+
 def test_run_is_needed_but_not_for_the_plan():
     with pytest.raises(ConfigError, match="no run folder is given"):
-        config.compose(["export=json"])
-    assert config.compose(["plan=true"]).plan
+        compose(["export=json"])
+    assert compose(["plan=true"]).plan
 
 
 @pytest.mark.parametrize(
@@ -140,11 +192,14 @@ def test_run_is_needed_but_not_for_the_plan():
     [
         ("no.such.module.Thing", "cannot import"),
         ("sigmatrace.plan.Thing", "has no Thing"),
+        ("broken_module.Thing", "cannot import broken_module: SyntaxError"),
         ("sigmatrace.plan.Plan", "is not a subclass of Exporter"),
         ("Thing", "names no class"),
     ],
 )
-def test_targets_are_checked(target, said):
+def test_targets_are_checked(target, said, tmp_path, monkeypatch):
+    (tmp_path / "broken_module.py").write_text("def")
+    monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match=said):
         config.build("export", {"x": {"_target_": target}}, (Exporter,))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shlex
 from dataclasses import fields
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sigmatrace import argv, config
-from sigmatrace.capture import launch
+from sigmatrace.capture import options
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -74,16 +75,18 @@ def test_options_of_the_pipeline_are_known(page, words):
         group, *path = key.split(".")
         if group in config.GROUPS and not path:
             assert set(value.strip("[]").split(",")) <= {*config.choices(group), *OWN}
+        elif group == "cluster":
+            schemas = config.SCHEMAS["schema/cluster"].values()
+            assert any(path == [one.name] for schema in schemas for one in fields(schema)), key
         elif group in config.GROUPS:
-            *choice, option = path
-            schemas = config.SCHEMAS[f"schema/{group}"]
-            chosen = [schemas[name] for name in choice] or schemas.values()
-            assert any(option in {one.name for one in fields(schema)} for schema in chosen), key
+            name, option = path
+            made = config.shipped(group, (object,))[name]
+            assert option in inspect.signature(made).parameters, key
         else:
             assert key == "hydra.searchpath" or key in {one.name for one in fields(config.Config)}
 
 
 @pytest.mark.parametrize(("page", "words"), commands("sigmatrace-capture"))
 def test_options_of_the_capture_are_known(page, words):
-    known = {text for action in launch._parser()._actions for text in action.option_strings}
+    known = {text for action in options.parser()._actions for text in action.option_strings}
     assert {word for word in words if word.startswith("-")} <= known

@@ -4,6 +4,7 @@ import pytest
 
 from sigmatrace import ledger
 from sigmatrace.capture.account import Account, FileAccount, SchemaAccount
+from sigmatrace.errors import PipelineError
 from sigmatrace.export.base import Exported
 from sigmatrace.schema import Schema
 
@@ -27,41 +28,49 @@ def an_account(**op):
     return Account([FileAccount("a", 0, 100, whole=100)], schemas, [])
 
 
-def a_match(**changed):
-    unmatched = {"not_seen_received": 1}
-    return {
-        "ops": 10,
-        "sends": 5,
-        "sends_matched": 4,
-        "sends_unmatched": unmatched,
-        "receives": 4,
-        "receives_matched": 4,
-        "receives_unmatched": {"duplicate": 0},
-        "one_sided": 1,
-        "not_a_message": 0,
-        **changed,
-    }
+def equation(left, right, name="in = out"):
+    return {"name": name, "left": left, "right": right}
+
+
+def a_stage(*equations, **numbers):
+    return {"mine": {**numbers, "balance": list(equations)}}
 
 
 def test_a_run_without_loss_balances():
-    book = ledger.build(an_account(), {"match": a_match()}, {})
+    book = ledger.build(an_account(), a_stage(equation("records.op", 10)), {})
     assert book["balanced"] and book["lossless"]
     assert ledger.losses(book) == [] == ledger.violated(book)
+    assert book["stages"] == {"mine": {}}, "equations are in the balance alone"
 
 
-@pytest.mark.parametrize(
-    ("match", "left", "right"),
-    [
-        ({"sends": 6}, 10, 11),
-        ({"sends_matched": 3}, 5, 4),
-        ({"receives_unmatched": {"duplicate": 2}}, 4, 6),
-        ({"one_sided": 2}, 10, 11),
-    ],
-)
-def test_a_stage_that_loses_operations_is_found(match, left, right):
-    book = ledger.build(an_account(), {"match": a_match(**match)}, {})
+def test_an_equation_refers_to_numbers_that_others_have_counted():
+    account = an_account(read=6, read_open=4, written=6)
+    account.aggregated_bytes = 7
+    numbers = {"a": 1, "deep": {"b": 2}}
+    equations = [
+        equation("records.op", 11),
+        equation(8, "capture.aggregated_bytes"),
+        equation("stages.mine.deep.b", 3),
+        equation(["records.op", "stages.mine.a", 5], [1, 1]),
+    ]
+    book = ledger.build(account, a_stage(*equations, **numbers), {})
+    sides = [(one["left"], one["right"]) for one in book["balance"] if "mine: " in one["name"]]
+    assert sides == [(10, 11), (8, 7), (2, 3), (16, 2)]
+    assert "mine: in = out: 8 is not 7" in ledger.violated(book)
+
+
+@pytest.mark.parametrize("side", ["stages.other.a", [1, "stages.other.a"]])
+def test_an_equation_about_a_stage_that_was_not_chosen_is_left_out(side):
+    exported = {"out": Exported((), {}, balance=[equation(1, side)])}
+    assert ledger.build(an_account(), {}, exported)["balanced"]
+    book = ledger.build(an_account(), {"other": {"a": 5}}, exported)
     assert not book["balanced"]
-    assert any(f"{left} is not {right}" in line for line in ledger.violated(book))
+
+
+@pytest.mark.parametrize("side", ["records.ops", "records", "stages.mine.a", "nonsense", "stages"])
+def test_an_equation_about_nothing_is_an_error_that_names_it(side):
+    with pytest.raises(PipelineError, match=f"mine: .*'in = out' refers to '{side}'"):
+        ledger.build(an_account(), a_stage(equation(1, side)), {})
 
 
 def test_records_that_vanish_are_found():
@@ -89,7 +98,28 @@ def test_bytes_that_vanish_are_found():
     account.files.append(FileAccount("b", 1, 50, whole=20, damaged=10, cut=10, foreign=5))
     book = ledger.build(account, {}, {})
     assert not book["balanced"]
-    assert ledger.losses(book) == ["10 bytes damaged", "10 bytes cut", "5 bytes foreign"]
+    assert ledger.losses(book) == [
+        "10 bytes damaged (b)",
+        "10 bytes cut (b)",
+        "5 bytes foreign (b)",
+    ]
+
+
+def test_losses_name_the_first_files_and_count_the_others():
+    account = an_account()
+    account.files += [FileAccount(f"run/{k}", k, 9, whole=8, cut=1) for k in range(5)]
+    assert ledger.losses(ledger.build(account, {}, {})) == ["5 bytes cut (0, 1, 2, and 2 more)"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "torn"), [("damaged", True), ("cut", True), ("foreign", False), ("whole", False)]
+)
+def test_files_of_which_parts_are_missing(kind, torn):
+    account = an_account()
+    account.files.append(FileAccount("b", 1, 9, **{kind: 9}))
+    assert ledger.is_torn(ledger.build(account, {}, {})) == torn
+    account.open_files = ["b"]
+    assert ledger.is_torn(ledger.build(account, {}, {}))
 
 
 def test_an_exporter_that_leaves_out_records_is_found():
@@ -102,57 +132,6 @@ def test_an_exporter_may_leave_out_records_if_it_says_so():
     counts = {"op_records": 7, "op_left_out": 3, "aggregate_left_out": 1}
     book = ledger.build(an_account(), {}, {"mine": Exported((), counts)})
     assert ledger.violated(book) == ["mine: aggregate left out = aggregate records: 1 is not 0"]
-
-
-def a_traffic(**changed):
-    return {
-        "operations": 10,
-        "aggregated_operations": 0,
-        "aggregated_bytes": 0,
-        "size_bytes": 500,
-        "byte_sums_beyond_u64": 0,
-        **changed,
-    }
-
-
-@pytest.mark.parametrize(
-    ("changed", "violated"),
-    [
-        ({}, []),
-        (
-            {"aggregated_operations": 1},
-            [
-                "aggregated operations = those that aggregate records stand for: 1 is not 5",
-            ],
-        ),
-        (
-            {"aggregated_bytes": 101},
-            ["aggregated bytes = those that aggregate records stand for: 101 is not 100"],
-        ),
-    ],
-)
-def test_aggregates_are_summed_up_wholly(changed, violated):
-    account = an_account()
-    account.schemas["aggregate"] = a_schema(written=2, read=2)
-    account.aggregated_operations, account.aggregated_bytes = 5, 100
-    traffic = a_traffic(**{"aggregated_operations": 5, "aggregated_bytes": 100, **changed})
-    book = ledger.build(account, {"traffic": traffic}, {})
-    assert ledger.violated(book) == [f"traffic: {line}" for line in violated]
-
-
-@pytest.mark.parametrize(
-    ("key", "text"), [("traffic_operations", "operations"), ("traffic_bytes", "bytes")]
-)
-def test_an_exporter_that_leaves_out_traffic_is_found(key, text):
-    counts = {"traffic_operations": 15, "traffic_bytes": 500}
-    stages = {"traffic": a_traffic(aggregated_operations=5)}
-    account = an_account()
-    account.aggregated_operations = 5
-    assert ledger.violated(ledger.build(account, stages, {"json": Exported((), counts)})) == []
-    exported = {"json": Exported((), {**counts, key: 3})}
-    assert ledger.violated(ledger.build(account, stages, exported)) == [
-        f"json: {text} of the traffic: 3 is not {counts[key]}"
-    ]
 
 
 def perfetto(**changed):
@@ -182,21 +161,12 @@ def test_what_perfetto_does_not_show_is_found(changed, text, left, right):
     account = an_account()
     account.schemas["completion"] = a_schema(written=6, read=6)
     account.schemas["mark"] = a_schema(written=17, read=17)
+    match = {"match": {"sends_matched": 4}}
     good = {"perfetto": Exported((), perfetto())}
-    assert ledger.violated(ledger.build(account, {"match": a_match()}, good)) == []
+    assert ledger.violated(ledger.build(account, match, good)) == []
     bad = {"perfetto": Exported((), perfetto(**changed))}
-    lines = ledger.violated(ledger.build(account, {"match": a_match()}, bad))
+    lines = ledger.violated(ledger.build(account, match, bad))
     assert any(text in line and f"{left} is not {right}" in line for line in lines), lines
-
-
-def test_traffic_that_leaves_out_operations_is_found():
-    book = ledger.build(an_account(), {"traffic": a_traffic(operations=8)}, {})
-    assert "traffic: operations = op records: 8 is not 10" in ledger.violated(book)
-
-
-def test_a_stage_of_ones_own_may_add_equations():
-    own = {"mine": {"balance": [{"name": "in = out", "left": 1, "right": 2}]}}
-    assert ledger.violated(ledger.build(an_account(), own, {})) == ["mine: in = out: 1 is not 2"]
 
 
 def test_every_kind_of_loss_is_said():
@@ -216,7 +186,7 @@ def test_every_kind_of_loss_is_said():
         "5 op records missing",
         "3 op records bad channel",
         "2 op records damaged",
-        "1 mark records surplus",
+        "1 mark record surplus",
         "4 mark records damaged",
         "9 mark chunks missing in the numbering",
         "1 lost at capture (fork)",

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
+from numba import int64, types, uint32, uint64
 
-_WORDS = numba.types.Array(numba.uint64, 1, "C", readonly=True, aligned=False)
-_CALLS = numba.types.Array(numba.uint8, 1, "C", readonly=True)
-_U8, _U4, _I4, _U1 = (kind[::1] for kind in (numba.uint64, numba.uint32, numba.int32, numba.uint8))
-_NUMBERS = (_WORDS, _CALLS, numba.uint32, numba.uint32)
-_OPS = numba.types.Tuple((_U8, _U8, _U4, _U4, _U1, _U1, _U1, _U1, _U4))  # type: ignore[no-untyped-call]
-_COMPLETIONS = numba.types.Tuple((_U8, _U8, _U4, _U4, _I4, _U1, _U1, _U1, _U1))  # type: ignore[no-untyped-call]
+from sigmatrace.kernel import I4W, U1R, U1W, U4W, U8W, kernel
+
+_WORDS = types.Array(uint64, 1, "C", readonly=True, aligned=False)
+_NUMBERS = (_WORDS, U1R, uint32, uint32)
+_OPS = types.Tuple((U8W, U8W, U4W, U4W, U1W, U1W, U1W, U1W, U4W))  # type: ignore[no-untyped-call]
+_COMPLETIONS = types.Tuple((U8W, U8W, U4W, U4W, I4W, U1W, U1W, U1W, U1W))  # type: ignore[no-untyped-call]
 
 
-@numba.njit(numba.int64(*_NUMBERS, _OPS), nogil=True, cache=True)
+@kernel(int64(*_NUMBERS, _OPS))
 def split_ops(
     words: np.ndarray,
     calls: np.ndarray,
@@ -49,7 +49,7 @@ def split_ops(
     return unknown
 
 
-@numba.njit(numba.int64(*_NUMBERS, _COMPLETIONS), nogil=True, cache=True)
+@kernel(int64(*_NUMBERS, _COMPLETIONS))
 def split_completions(
     words: np.ndarray,
     calls: np.ndarray,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
+from numba import uint32
+
+from sigmatrace.kernel import U1R, U4R2, kernel
 
 POLYNOMIAL = 0x82F63B78
 """Castagnoli's polynomial, bits reversed."""
@@ -21,14 +23,7 @@ def make_tables() -> np.ndarray:
     return np.stack(tables)
 
 
-_BYTES = numba.types.Array(numba.uint8, 1, "C", readonly=True)
-
-
-@numba.njit(
-    numba.uint32(_BYTES, numba.types.Array(numba.uint32, 2, "C", readonly=True)),
-    nogil=True,
-    cache=True,
-)
+@kernel(uint32(U1R, U4R2))
 def crc32c_table(data: np.ndarray, tables: np.ndarray) -> np.uint32:
     """Return the CRC-32C of ``data`` (u1, any length)."""
     crc = np.uint32(0xFFFFFFFF)

@@ -33,7 +33,7 @@ ST_API bool st_library_seen(enum st_layer layer, const char *name, const char *v
                             const char *path, const char *how);
 /* Is recording running now (files open, not stopped, not failed)? Cheap. */
 ST_API bool st_recording(void);
-/* Stop and start by the program; flush writes what is buffered by this thread. */
+/* Stop and start by the program; flush returns when what this thread recorded is in the file. */
 ST_API void st_stop(void);
 ST_API void st_start(void);
 ST_API void st_flush(void);
@@ -86,7 +86,16 @@ struct st_channel {
     uint32_t id;
     uint32_t ordinal; /* of the next operation */
 };
-ST_API struct st_channel *st_channel_get(const struct st_channel_key *key);
+ST_API struct st_channel *st_channel_find(uint64_t kind, uint64_t peer, uint64_t tag,
+                                          uint64_t data, bool shared);
+
+/* Inline, so that the key stays in registers: no stores that are read again at once. */
+static inline struct st_channel *st_channel_get(const struct st_channel_key *key)
+{
+    uint64_t kind = key->object | (uint64_t)key->kind << 32 | (uint64_t)key->dir << 40 |
+                    (uint64_t)key->layer << 48 | (uint64_t)key->flags << 56;
+    return st_channel_find(kind, key->peer, key->tag, key->data, key->shared);
+}
 
 static inline uint32_t st_ordinal_next(struct st_channel *channel, bool shared)
 {
@@ -133,12 +142,48 @@ static inline uint64_t st_now(void) { return __rdtsc(); }
 /* Each stores one record in the calling thread's segment (or, in mode aggregate, adds st_op
  * to the thread's counters). `aux`: format.md 2.1;
  * the span of a call comes from st_span. */
-ST_API void st_op(uint64_t t_tsc, uint64_t size_bytes, uint32_t channel, uint32_t ordinal,
-                  uint8_t op, uint8_t call, uint8_t depth, uint8_t flags, uint32_t aux);
+ST_API void st_op_store(uint64_t t_tsc, uint64_t size_bytes, uint64_t where, uint64_t what);
+
+/* Inline, so that the fields, many of them constants, go as four words in registers. */
+static inline void st_op(uint64_t t_tsc, uint64_t size_bytes, uint32_t channel, uint32_t ordinal,
+                         uint8_t op, uint8_t call, uint8_t depth, uint8_t flags, uint32_t aux)
+{
+    st_op_store(t_tsc, size_bytes, channel | (uint64_t)ordinal << 32,
+                op | (uint64_t)call << 8 | (uint64_t)depth << 16 | (uint64_t)flags << 24 |
+                    (uint64_t)aux << 32);
+}
 ST_API void st_completion(uint64_t t_tsc, uint64_t size_bytes, uint32_t channel, uint32_t ordinal,
                           int32_t status, uint8_t op, uint8_t call, uint8_t depth, uint8_t flags);
 ST_API void st_target(uint64_t raddr, uint64_t rkey, uint64_t context, uint32_t channel,
                       uint32_t ordinal);
+/* Layer verbs, mode full: a work request and a completion (format.md 2.7, 2.8), as the words that
+ * lie in memory. */
+ST_API void st_request_store(uint64_t t_tsc, uint64_t wr_id, uint64_t raddr, uint64_t size_rkey,
+                             uint64_t imm_object, uint64_t what);
+ST_API void st_cqe_store(uint64_t t_tsc, uint64_t posted_tsc, uint64_t wr_id, uint64_t size_imm,
+                         uint64_t object_position, uint64_t what);
+
+static inline uint64_t st_pair(uint32_t low, uint32_t high)
+{
+    return low | (uint64_t)high << 32;
+}
+
+static inline void st_request(const struct st_request_record *r)
+{
+    st_request_store(r->t_tsc, r->wr_id, r->raddr, st_pair(r->size_bytes, r->rkey),
+                     st_pair(r->imm, r->object),
+                     r->position | (uint64_t)r->opcode << 32 | (uint64_t)r->sges << 40 |
+                         (uint64_t)r->flags << 48 | (uint64_t)r->queue << 56);
+}
+
+static inline void st_cqe(const struct st_cqe_record *r)
+{
+    st_cqe_store(r->t_tsc, r->posted_tsc, r->wr_id, st_pair(r->size_bytes, r->imm),
+                 st_pair(r->object, r->position),
+                 r->first | (uint64_t)r->opcode << 32 | (uint64_t)r->status << 40 |
+                     (uint64_t)r->flags << 48 | (uint64_t)r->queue << 56);
+}
+
 ST_API void st_mark(uint64_t t_tsc, double value, uint32_t name, uint8_t kind);
 /* Id of the `name` object of this text (made on first use). */
 ST_API uint32_t st_name(const char *text);
@@ -152,6 +197,8 @@ static inline uint32_t st_span(uint64_t begin, uint64_t end)
 /* Nesting of recorded calls in this thread: depth = st_enter(); ...; st_leave(). */
 ST_API uint8_t st_enter(void);
 ST_API void st_leave(void);
+/* How deep the present moment is, for what encloses no other recorded call. */
+ST_API uint8_t st_depth(void);
 
 /* --- pending operations: from an application's context pointer to what was posted -------- */
 
@@ -177,6 +224,33 @@ ST_API void st_pending_forget(uint32_t object);
 /* The next definition of `name` after the shim's: dlsym(RTLD_NEXT), and when that fails
  * (the library was loaded RTLD_LOCAL) the caller's own scope, found from its return address. */
 ST_API void *st_next_symbol(const char *name, const void *return_address);
+/* libc's own dlsym and dlvsym. A shim's own look-ups go here: plain dlsym may be wrapped, and
+ * would answer with a wrapper. */
+typedef void *(*st_dlsym_function)(void *, const char *);
+typedef void *(*st_dlvsym_function)(void *, const char *, const char *);
+ST_API st_dlsym_function st_real_dlsym(void);
+ST_API st_dlvsym_function st_real_dlvsym(void);
+/* The same, with errno kept. */
+ST_API void *st_dlsym(void *handle, const char *name);
+ST_API void *st_dlvsym(void *handle, const char *name, const char *version);
+
+/* What dlsym and dlvsym shall answer in the place of a library's own function. */
+struct st_interposed {
+    const char *name;
+    const char *version; /* of the function that is wrapped; NULL: the default one */
+    void *wrapper;
+};
+/* Adds a shim's table; it stays, and ends with a NULL name. A look-up by handle that leads to
+ * such a function in an object whose file name begins with `library` ("libibverbs") is answered
+ * with the wrapper; other versions, other objects and RTLD_NEXT are left alone. Calls come here
+ * only in a process with a shim that defines dlsym and dlvsym: interpose.h. */
+ST_API void st_interpose(const char *library, const struct st_interposed *table);
+/* The function of this name in this handle's scope that is wrapped, and the wrapper; NULLs when
+ * there is none. */
+struct st_interposition {
+    void *original, *wrapper;
+};
+ST_API struct st_interposition st_interpose_find(void *handle, const char *name);
 
 #ifdef __cplusplus
 }

@@ -11,15 +11,68 @@
 
 enum st_item { ST_ITEM_HEADER, ST_ITEM_CHUNK, ST_ITEM_OBJECT, ST_ITEM_CLOCK, ST_ITEM_END };
 
+/* Every record layout, once: number, NAME, name. Fields: F(name, dtype, unit), dtype as numpy spells
+ * it without "<"; P(name, count) is padding. Structs, sizes and the header's description follow. */
+#define ST_RECORDS(X)                                                                              \
+    X(1, OP, op)                                                                                   \
+    X(2, CHANNEL, channel)                                                                         \
+    X(3, COMPLETION, completion)                                                                   \
+    X(4, MARK, mark)                                                                               \
+    X(5, AGGREGATE, aggregate)                                                                     \
+    X(6, TARGET, target)                                                                           \
+    X(7, REQUEST, request)                                                                         \
+    X(8, CQE, cqe)
+
+#define ST_FIELDS_op(F, P)                                                                         \
+    F(t_tsc, u8, "tsc") F(size_bytes, u8, "bytes") F(channel, u4, "") F(ordinal, u4, "")           \
+    F(op, u1, "") F(call, u1, "") F(depth, u1, "") F(flags, u1, "") F(aux, u4, "")
+#define ST_FIELDS_channel(F, P)                                                                    \
+    F(t_tsc, u8, "tsc") F(peer, u8, "") F(tag, u8, "") F(data, u8, "") F(id, u4, "")               \
+    F(object, u4, "") F(kind, u1, "") F(dir, u1, "") F(layer, u1, "") F(flags, u1, "")             \
+    F(thread_shared, u4, "")
+#define ST_FIELDS_completion(F, P)                                                                 \
+    F(t_tsc, u8, "tsc") F(size_bytes, u8, "bytes") F(channel, u4, "") F(ordinal, u4, "")           \
+    F(status, i4, "") F(op, u1, "") F(call, u1, "") F(depth, u1, "") F(flags, u1, "")
+#define ST_FIELDS_mark(F, P)                                                                       \
+    F(t_tsc, u8, "tsc") F(value, f8, "") F(name, u4, "") F(kind, u1, "") P(pad, 3)
+#define ST_FIELDS_aggregate(F, P)                                                                  \
+    F(count, u8, "") F(size_bytes, u8, "bytes") F(channel, u4, "") F(op, u1, "") F(depth, u1, "")  \
+    P(pad, 2) F(size_log2_max, u1, "") F(size_log2_min, u1, "") P(pad2, 6)
+#define ST_FIELDS_target(F, P)                                                                     \
+    F(raddr, u8, "") F(rkey, u8, "") F(context, u8, "") F(channel, u4, "") F(ordinal, u4, "")
+#define ST_FIELDS_request(F, P)                                                                    \
+    F(t_tsc, u8, "tsc") F(wr_id, u8, "") F(raddr, u8, "") F(size_bytes, u4, "bytes")               \
+    F(rkey, u4, "") F(imm, u4, "") F(object, u4, "") F(position, u4, "") F(opcode, u1, "")         \
+    F(sges, u1, "") F(flags, u1, "") F(queue, u1, "")
+#define ST_FIELDS_cqe(F, P)                                                                        \
+    F(t_tsc, u8, "tsc") F(posted_tsc, u8, "tsc") F(wr_id, u8, "") F(size_bytes, u4, "bytes")       \
+    F(imm, u4, "") F(object, u4, "") F(position, u4, "") F(first, u4, "") F(opcode, u1, "")        \
+    F(status, u1, "") F(flags, u1, "") F(queue, u1, "")
+
 enum st_schema {
-    ST_SCHEMA_OP = 1,
-    ST_SCHEMA_CHANNEL,
-    ST_SCHEMA_COMPLETION,
-    ST_SCHEMA_MARK,
-    ST_SCHEMA_AGGREGATE,
-    ST_SCHEMA_TARGET,
+#define ST_NUMBER(number, upper, label) ST_SCHEMA_##upper = number,
+    ST_RECORDS(ST_NUMBER)
+#undef ST_NUMBER
     ST_SCHEMA_LAST
 };
+
+typedef uint64_t st_u8;
+typedef uint32_t st_u4;
+typedef int32_t st_i4;
+typedef double st_f8;
+typedef uint8_t st_u1;
+
+/* struct st_op_record, ... */
+#define ST_MEMBER(name, dtype, unit) st_##dtype name;
+#define ST_PADDING(name, count) uint8_t name[count];
+#define ST_STRUCT(number, upper, label)                                                            \
+    struct st_##label##_record {                                                                   \
+        ST_FIELDS_##label(ST_MEMBER, ST_PADDING)                                                   \
+    } __attribute__((packed));
+ST_RECORDS(ST_STRUCT)
+#undef ST_STRUCT
+#undef ST_PADDING
+#undef ST_MEMBER
 
 enum st_op_code {
     ST_OP_SEND = 1,
@@ -31,6 +84,9 @@ enum st_op_code {
     ST_OP_FLUSH,
     ST_OP_CANCEL,
     ST_OP_PROBE,
+    ST_OP_PUT_DATA,
+    ST_OP_BIND,
+    ST_OP_INVALIDATE,
     ST_OP_LAST
 };
 
@@ -39,53 +95,26 @@ enum st_op_flag {
     ST_ORDER_UNCERTAIN = 2,
     ST_INLINE = 4,
     ST_FAILED = 8,
-    ST_SYNC = 16
+    ST_SYNC = 16,
+    ST_NESTED = 32,
+    ST_SIGNALED = 64
 };
 
 enum st_kind { ST_KIND_MSG = 1, ST_KIND_TAG, ST_KIND_RMA, ST_KIND_AM, ST_KIND_STREAM };
 enum st_dir { ST_OUT = 1, ST_IN };
-enum st_layer { ST_LAYER_OFI = 1, ST_LAYER_UCP, ST_LAYER_UCT, ST_LAYER_LAST };
+/* Number, NAME, the name in SIGMATRACE_LAYERS and in traces, another name that chooses it too. */
+#define ST_LAYERS(X)                                                                               \
+    X(1, OFI, "ofi", "libfabric")                                                                  \
+    X(2, UCP, "ucp", "ucx")                                                                        \
+    X(3, UCT, "uct", "ucx")                                                                        \
+    X(4, VERBS, "verbs", "libibverbs")
+enum st_layer {
+#define ST_NUMBER(number, upper, name, other) ST_LAYER_##upper = number,
+    ST_LAYERS(ST_NUMBER)
+#undef ST_NUMBER
+    ST_LAYER_LAST
+};
 enum st_channel_flag { ST_HAS_TAG = 1, ST_HAS_DATA = 2, ST_OVERFLOW = 4, ST_REPLY = 8, ST_TAG_UNKNOWN = 16 };
 enum st_mark_kind { ST_MARK_BEGIN = 1, ST_MARK_END, ST_MARK_COUNTER, ST_MARK_INSTANT };
-
-struct st_op_record {
-    uint64_t t_tsc, size_bytes;
-    uint32_t channel, ordinal;
-    uint8_t op, call, depth, flags;
-    uint32_t aux;
-} __attribute__((packed));
-
-struct st_channel_record {
-    uint64_t t_tsc, peer, tag, data;
-    uint32_t id, object;
-    uint8_t kind, dir, layer, flags;
-    uint32_t thread_shared;
-} __attribute__((packed));
-
-struct st_completion_record {
-    uint64_t t_tsc, size_bytes;
-    uint32_t channel, ordinal;
-    int32_t status;
-    uint8_t op, call, depth, flags;
-} __attribute__((packed));
-
-struct st_mark_record {
-    uint64_t t_tsc;
-    double value;
-    uint32_t name;
-    uint8_t kind, pad[3];
-} __attribute__((packed));
-
-struct st_aggregate_record {
-    uint64_t count, size_bytes;
-    uint32_t channel;
-    uint8_t op, depth, pad[2];
-    uint8_t size_log2_max, size_log2_min, pad2[6];
-} __attribute__((packed));
-
-struct st_target_record {
-    uint64_t raddr, rkey, context;
-    uint32_t channel, ordinal;
-} __attribute__((packed));
 
 #endif

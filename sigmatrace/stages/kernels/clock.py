@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 from numba import int64
 
-from sigmatrace.stages.kernels.jit import F8R, I4R, I8R, I8W, U1R, U4R, U8R, kernel
+from sigmatrace.kernel import F8R, I4R, I8R, I8W, U1R, U4R, U8R, kernel
 
 LIMIT_NS = 2.0**61
 """Distances from a knot are held within this, so that nonsense cannot overflow."""

@@ -6,7 +6,20 @@ from __future__ import annotations
 import numpy as np
 from numba import int64, types, void
 
-from sigmatrace.stages.kernels.jit import I8R, I8W, I8W2, U1R, U1W, U4R, U4W, U8R, U8W, U8W2, kernel
+from sigmatrace.kernel import (
+    I8R,
+    I8W,
+    I8W2,
+    I8W3,
+    U1R,
+    U1W,
+    U4R,
+    U4W,
+    U8R,
+    U8W,
+    U8W2,
+    kernel,
+)
 
 
 @kernel(types.Tuple((int64, int64))(U4R, U1R))
@@ -111,9 +124,10 @@ def runs_kernel(
             ``2 * (channel - low) + direction``: open run's begin and stop,
             ``group * 2 + direction`` (0 sent, 1 received), largest of 2^32 - 1 - ordinal (so:
             the smallest ordinal), largest ordinal, and the same two of ``aux``.
-        sums: ``(2 * channels, 4)`` u8, zeros, output: messages, bytes in two limbs (sum of the
-            low 32 bits, sum of the high 32 bits: exact for 2^32 rows of any size), and
-            uncertain ones (ORDER_UNCERTAIN (2) or FAILED (8)).
+        sums: ``(2 * channels, 5)`` u8, zeros, output: messages, bytes in two limbs (sum of the
+            low 32 bits, sum of the high 32 bits: exact for 2^32 rows of any size),
+            uncertain ones (ORDER_UNCERTAIN (2) or FAILED (8)), and those of unknown size
+            (SIZE_UNKNOWN (1)).
         out_key: ``(n,)`` i8, output: ``group * 2 + direction`` of each closed run.
         out_begin: ``(n,)`` i8, output: first ordinal.
         out_stop: ``(n,)`` i8, output: one past the last ordinal.
@@ -148,6 +162,7 @@ def runs_kernel(
         sums[cell, 1] += size_bytes[i] & limb
         sums[cell, 2] += size_bytes[i] >> np.uint64(32)
         sums[cell, 3] += np.uint64((flags[i] & 10) != 0)
+        sums[cell, 4] += np.uint64(flags[i] & 1)
     for row in range(span.shape[0]):
         if span[row, 1] >= 0:
             out_key[runs] = span[row, 2]
@@ -186,17 +201,19 @@ def union_kernel(key, begin, stop, out_key, out_begin, out_stop):
     return runs
 
 
-@kernel(void(U1R, U1R, I8W2))
-def count_kernel(op, fate, out_count):
-    """Count rows by operation and fate.
+@kernel(void(U1R, U1R, U1R, I8W3))
+def count_kernel(layer, op, fate, out_count):
+    """Count rows by layer, operation and fate.
 
     Args:
+        layer: ``(n,)`` u1, ``schema.Layer``; values that have no plane count as 0 (unknown).
         op: ``(n,)`` u1, ``schema.Op``; values that have no row count as 0 (unknown).
         fate: ``(n,)`` u1, ``schema.Fate``, below 16.
-        out_count: ``(operations, 16)`` i8, output, added to.
+        out_count: ``(layers, operations, 16)`` i8, output, added to.
 
     Any order. Complexity O(n).
     """
     for i in range(op.size):
-        what = op[i] if op[i] < out_count.shape[0] else 0
-        out_count[what, fate[i] & 15] += 1
+        where = layer[i] if layer[i] < out_count.shape[0] else 0
+        what = op[i] if op[i] < out_count.shape[1] else 0
+        out_count[where, what, fate[i] & 15] += 1

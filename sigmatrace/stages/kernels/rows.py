@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 from numba import int64
 
-from sigmatrace.stages.kernels.jit import I8W, U8R2, kernel
+from sigmatrace.kernel import I8W, U8R2, kernel
 
 
 @kernel(int64(U8R2, I8W, I8W))

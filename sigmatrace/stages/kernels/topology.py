@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 from numba import int64
 
-from sigmatrace.stages.kernels.jit import I4R, I4W, U1R, U1W, U4R, U4W, kernel
+from sigmatrace.kernel import I4R, I4W, U1R, U1W, U4R, U4W, kernel
 
 
 @kernel(int64(U4R, U1R, I4R, U1R, I4R, I4R, U4R, U1R, U1R, I4W, I4W, U4W, U1W, U1W))

@@ -6,7 +6,10 @@ from __future__ import annotations
 import numpy as np
 from numba import int64, void
 
-from sigmatrace.stages.kernels.jit import I4R, I8R, U1R, U8R, U8W, U8W2, kernel
+from sigmatrace.kernel import I4R, I8R, U1R, U8R, U8W, U8W2, kernel
+from sigmatrace.schema import OpFlag
+
+_NESTED = int(OpFlag.NESTED)
 
 
 @kernel()
@@ -27,6 +30,23 @@ def _shift(table):
         size >>= 1
         shift -= np.uint64(1)
     return shift
+
+
+@kernel()
+def _enter(key, slot, cells, table, out_key):
+    """Give a key that is new a cell; return the number of cells in use then."""
+    table[slot, 0] = key + np.uint64(1)
+    table[slot, 1] = cells
+    out_key[cells] = key
+    return cells + 1
+
+
+@kernel()
+def _add_to_cell(sums, cell, size):
+    """Add an operation to the sums of a cell."""
+    sums[cell, 0] += np.uint64(1)
+    sums[cell, 1] += size & np.uint64(0xFFFFFFFF)
+    sums[cell, 2] += size >> np.uint64(32)
 
 
 @kernel(int64(I4R, I4R, U1R, U1R, U1R, U1R, U8R, int64, int64, U8W2, U8W, U8W2))
@@ -69,7 +89,6 @@ def pair_kernel(
 
     Any order. Complexity O(n) expected.
     """
-    low = np.uint64(0xFFFFFFFF)
     one = np.uint64(1)
     bits = _shift(table)
     i = start
@@ -83,15 +102,9 @@ def pair_kernel(
         if table[slot, 0] == 0:
             if cells == out_key.size:
                 break
-            table[slot, 0] = key + one
-            table[slot, 1] = cells
-            out_key[cells] = key
-            cells += 1
-        cell = table[slot, 1]
-        sums[cell, 0] += one
-        sums[cell, 1] += size_bytes[i] & low
-        sums[cell, 2] += size_bytes[i] >> np.uint64(32)
-        sums[cell, 3] += np.uint64(flags[i] & 1)
+            cells = _enter(key, slot, cells, table, out_key)
+        _add_to_cell(sums, table[slot, 1], size_bytes[i])
+        sums[table[slot, 1], 3] += np.uint64(flags[i] & 1)
         i += 1
     sums[out_key.size, 0] = np.uint64(cells)
     return i
@@ -105,7 +118,7 @@ def bin_kernel(
     proc,
     layer,
     op,
-    depth,
+    flags,
     size_bytes,
     start,
     cells,
@@ -120,10 +133,10 @@ def bin_kernel(
         first_bin: The bin ``t_ns >> shift`` that counts as 0; no row lies before it.
         shift: log2 of the bins' width in ns; bins number less than 2^20.
         proc: ``(n,)`` i4, process number from 0, at most 2^25 - 2.
-        layer: ``(n,)`` u1, below 16; rows of layer 1 (ofi) with a depth are left out: there
-            a provider drives another one, and both would count the same bytes.
+        layer: ``(n,)`` u1, below 16.
         op: ``(n,)`` u1.
-        depth: ``(n,)`` u1.
+        flags: ``(n,)`` u1, ``schema.OpFlag``; rows with NESTED (32) are left out: the outer
+            operation counts the same bytes.
         size_bytes: ``(n,)`` u8.
         start: As in ``pair_kernel``, and so are the rest.
         cells: Cells in use already.
@@ -137,12 +150,10 @@ def bin_kernel(
 
     Any order. Complexity O(n) expected.
     """
-    low = np.uint64(0xFFFFFFFF)
-    one = np.uint64(1)
     bits = _shift(table)
     i = start
     while i < t_ns.size:
-        if layer[i] == 1 and depth[i] > 0:
+        if flags[i] & _NESTED:
             i += 1
             continue
         key = np.uint64((t_ns[i] >> shift) - first_bin) << np.uint64(37)
@@ -152,14 +163,8 @@ def bin_kernel(
         if table[slot, 0] == 0:
             if cells == out_key.size:
                 break
-            table[slot, 0] = key + one
-            table[slot, 1] = cells
-            out_key[cells] = key
-            cells += 1
-        cell = table[slot, 1]
-        sums[cell, 0] += one
-        sums[cell, 1] += size_bytes[i] & low
-        sums[cell, 2] += size_bytes[i] >> np.uint64(32)
+            cells = _enter(key, slot, cells, table, out_key)
+        _add_to_cell(sums, table[slot, 1], size_bytes[i])
         i += 1
     sums[out_key.size, 0] = np.uint64(cells)
     return i

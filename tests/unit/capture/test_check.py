@@ -27,14 +27,19 @@ def test_processor_needs_an_invariant_counter(tmp_path):
     assert not check.processor(tmp_path / "missing").ok
 
 
-@pytest.mark.parametrize(("name", "ok"), [("realtime", True), ("tai", True), ("sundial", False)])
+@pytest.mark.parametrize(
+    ("name", "ok"),
+    [("realtime", True), ("tai", True), ("sundial", False), ("", False), ("/dev/zero", False)],
+)
 def test_clock(name, ok):
     assert check.clock(name).ok is ok
 
 
-def test_clock_device(tmp_path):
-    assert not check.clock(str(tmp_path / "ptp9")).ok
-    assert check.clock("/dev/zero").ok  # a character device that can be read
+def test_clock_device(tmp_path, monkeypatch):
+    monkeypatch.setattr(check, "_PTP", str(tmp_path / "ptp"))
+    assert "No such file" in check.clock(str(tmp_path / "ptp9")).text
+    (tmp_path / "ptp0").touch()  # it can be opened, but is no clock
+    assert "Invalid argument" in check.clock(str(tmp_path / "ptp0")).text
 
 
 def test_output_leaves_nothing_behind(tmp_path):
@@ -44,16 +49,24 @@ def test_output_leaves_nothing_behind(tmp_path):
 
 
 def test_a_layer_without_its_shim_names_the_package(tmp_path):
-    lines, works = check.check(settings(tmp_path), environment.Shims(core=Path("/l/c.so")), {})
+    shims = environment.Shims(core=Path("/l/c.so"))
+    lines, works = check.check(settings(tmp_path, layers=tuple(LAYERS)), shims, {})
     assert not works
     assert sum("libucx-dev" in line for line in lines) == 2
     assert sum("libfabric-dev" in line for line in lines) == 1
 
 
 def test_without_native_libraries(tmp_path):
-    lines, works = check.check(settings(tmp_path), None, {})
+    lines, works = check.check(settings(tmp_path, layers=tuple(LAYERS)), None, {})
     assert not works
     assert sum("not built" in line for line in lines) == 3
+
+
+@pytest.mark.parametrize("shims", [None, SHIMS])
+def test_only_the_chosen_layers_are_checked(tmp_path, shims):
+    lines, works = check.check(settings(tmp_path, layers=("uct",)), shims, {})
+    assert [line.split(":")[0] for line in lines] == ["cpu", "clock", "output", "uct"]
+    assert works is (shims is not None)
 
 
 def test_installed_libraries_say_what_the_loader_would_load():

@@ -44,8 +44,10 @@ def test_empty_folder(tmp_path: Path) -> None:
 
 def test_foreign_files_alone(tmp_path: Path) -> None:
     (tmp_path / "data.msgpack").write_bytes(msgpack.packb({"a": 1}))
+    with pytest.raises(RunNotFoundError, match=r"data\.msgpack is not of SigmaTrace's format"):
+        find_rank_files(tmp_path)
     (tmp_path / "text.msgpack").write_text("hello")
-    with pytest.raises(RunNotFoundError, match=r"data\.msgpack and 1 more"):
+    with pytest.raises(RunNotFoundError, match=r"data\.msgpack and 1 other are not of"):
         find_rank_files(tmp_path)
 
 

@@ -27,7 +27,7 @@ def pair(proc: int, seconds: float, off_ns: int = 0, width: int = 100, **more):
 def times(run, *rows):
     """t_ns of (proc, tsc) rows, and the stage's other products."""
     stage = Clock()
-    resolved = stage.resolve(stage.summarize(run), run)
+    resolved = stage.resolve(stage.survey(run), run)
     proc, tsc = zip(*rows, strict=True)
     part = make_partition(ops={"proc": proc, "t_tsc": tsc}, marks={"proc": proc, "t_tsc": tsc})
     out = stage.apply(part, resolved)
@@ -62,7 +62,7 @@ def test_requests_and_completions_of_verbs_get_the_times_of_posting_and_of_polli
         requests={"proc": [0, 1], "t_tsc": [tsc_at(1), tsc_at(3)]},
         cqes={"proc": [0, 0, 1], "t_tsc": [tsc_at(s) for s in (2, 4, 5)], "posted_tsc": posted},
     )
-    out = stage.apply(part, stage.resolve(stage.summarize(run), run))
+    out = stage.apply(part, stage.resolve(stage.survey(run), run))
     after = {"requests": [1, 3], "cqes": [2, 4, 5]}
     for table, seconds in after.items():
         assert out.column(table, "t_ns").tolist() == [START_NS + s * 10**9 for s in seconds]
@@ -196,7 +196,7 @@ def test_a_counter_that_wraps_and_nonsense_pairs_do_not_crash():
 def test_call_ns_is_the_call_and_not_a_receive():
     run = make_run(processes=[{}], clocks=[pair(0, 0), pair(0, 1)])
     stage = Clock()
-    resolved = stage.resolve(stage.summarize(run), run)
+    resolved = stage.resolve(stage.survey(run), run)
     ops = [{"op": Op.SEND, "aux": 2000}, {"op": Op.RECV, "aux": 2000}]
     part = stage.apply(make_partition(ops=ops), resolved)
     assert part.column("ops", "call_ns").tolist() == [1000, 0]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sigmatrace.schema import ChannelFlag, Fate, Kind, Op, OpFlag
+from sigmatrace.schema import ChannelFlag, Fate, Kind, Layer, Op, OpFlag
 from sigmatrace.stages.match import COUNTS, Match
 from sigmatrace.stages.match_order import restore
 from sigmatrace.stages.topology import Topology
@@ -39,7 +39,7 @@ def ring():
         ],
     )
     topology = Topology()
-    routes = topology.summarize(run)
+    routes = topology.survey(run)
     return run.with_results(topology.results(routes)), topology, routes
 
 
@@ -55,11 +55,21 @@ def match(ring, *pieces, order=None):
     merged = functools.reduce(stage.combine, [summaries[k] for k in order or range(len(parts))])
     resolved = stage.resolve(merged, run)
     ledger = stage.account(resolved)
-    check_balance(ledger)
+    check_balance(ledger, sum(map(len, pieces)))
+    for layer in ledger["layers"].values():
+        check_kinds(layer)
+    assert ledger["ops"] == sum(layer["ops"] for layer in ledger["layers"].values())
     return parts, stage.results(resolved)["messages"].to_pylist(), ledger
 
 
-def check_balance(ledger):
+def check_balance(ledger, rows):
+    check_kinds(ledger)
+    for one in ledger["balance"]:
+        left = rows if one["left"] == "records.op" else one["left"]
+        assert left == sum(one["right"]), one
+
+
+def check_kinds(ledger):
     for end in ("sends", "receives"):
         rest = sum(ledger[f"{end}_unmatched"].values())
         assert ledger[end] == ledger[f"{end}_matched"] + rest
@@ -86,6 +96,7 @@ def test_all_matched_and_flows_equal_at_both_ends(ring):
             "matched": 100,
             "sent_bytes": 800,
             "received_bytes": 800,
+            "size_unknown": 0,
             "uncertain": 0,
         }
     ]
@@ -145,6 +156,20 @@ def test_uncertain_flags_are_counted(ring):
     )
     _, messages, _ = match(ring, rows)
     assert messages[0]["uncertain"] == 5
+
+
+def test_a_size_that_is_not_known_is_not_a_size_of_zero(ring):
+    unknown = {"flags": OpFlag.SIZE_UNKNOWN, "size_bytes": 0}
+    rows = [
+        *message_rows(0, Op.SEND, 3),
+        *message_rows(1, Op.RECV, 2, proc=1, **unknown),
+        *message_rows(1, Op.RECV, 1, proc=1, first=2, size_bytes=0),
+    ]
+    _, messages, ledger = match(ring, rows[:4], rows[4:])
+    assert messages[0]["matched"] == 3
+    assert (messages[0]["sent_bytes"], messages[0]["received_bytes"]) == (24, 0)
+    assert messages[0]["size_unknown"] == ledger["size_unknown"] == 2
+    assert messages[0]["uncertain"] == 0
 
 
 def test_ordinals_wrap_and_sizes_beyond_64_bits_are_said(ring):
@@ -221,7 +246,7 @@ def test_restore_hands_the_ordinals_out_by_posting_order(rows, base):
 
 
 def test_fates_fit_the_counting_table():
-    assert max(Fate) < COUNTS[1]
+    assert max(Fate) < COUNTS[2]
 
 
 def test_a_put_with_data_is_the_send_of_the_arrival_that_shows_its_data():
@@ -232,7 +257,7 @@ def test_a_put_with_data_is_the_send_of_the_arrival_that_shows_its_data():
         channels=[out_channel(0, 5, **data), in_channel(1, **data)],
     )
     topology = Topology()
-    routes = topology.summarize(run)
+    routes = topology.survey(run)
     run = run.with_results(topology.results(routes))
     rows = [
         {"proc": 0, "channel": 0, "op": Op.PUT_DATA, "size_bytes": 8},
@@ -244,3 +269,48 @@ def test_a_put_with_data_is_the_send_of_the_arrival_that_shows_its_data():
     assert first == second != 0 == plain
     assert [row["matched"] for row in messages] == [1]
     assert (ledger["sends"], ledger["receives"], ledger["one_sided"]) == (1, 1, 1)
+
+
+def test_each_layer_has_its_own_share():
+    """UCP matches wholly; of UCT, below it, two channels could have carried what arrived."""
+    uct = {"layer": Layer.UCT, "kind": Kind.AM}
+    run = make_run(
+        processes=[{}, {}],
+        endpoints=ucp_endpoints(2, [(0, 5, 1), (1, 5, 0)]),
+        channels=[out_channel(0, 5), in_channel(1), in_channel(1, 77, **uct)],
+    )
+    topology, stage = Topology(), Match()
+    routes = topology.survey(run)
+    run = run.with_results(topology.results(routes))
+    rows = [
+        *message_rows(0, Op.SEND, 10),
+        *message_rows(1, Op.RECV, 10, proc=1),
+        *message_rows(2, Op.RECV, 3, proc=1),
+    ]
+    parts, _, ledger = match((run, topology, routes), rows)
+    assert set(ledger["layers"]) == {"ucp", "uct"}
+    assert ledger["layers"]["ucp"]["receives_matched"] == ledger["layers"]["ucp"]["receives"] == 10
+    assert ledger["layers"]["uct"]["receives_matched"] == 0
+    assert ledger["receives"] == 13
+    lines = stage.lines(stage.resolve(stage.summarize(parts[0]), run), run)
+    assert list(lines) == [
+        "sends      10, matched 10 (100.0 %)",
+        "  ucp      10, matched 10 (100.0 %)",
+        "receives   13, matched 10 (76.9 %)",
+        "  ucp      10, matched 10 (100.0 %)",
+        "  uct      3, matched 0 (0.0 %)",
+        "             3 peer unknown",
+    ]
+
+
+def test_one_layer_needs_no_line_of_its_own(ring):
+    run, _, _ = ring
+    stage = Match()
+    parts, _, _ = match(ring, message_rows(0, Op.SEND, 2), message_rows(4, Op.PUT, 1))
+    merged = functools.reduce(stage.combine, map(stage.summarize, parts))
+    assert stage.lines(stage.resolve(merged, run), run) == [
+        "sends      2, matched 0 (0.0 %)",
+        "             2 not seen received",
+        "receives   0, matched 0",
+        "one-sided  1",
+    ]

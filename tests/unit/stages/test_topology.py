@@ -23,7 +23,7 @@ RDM = "ofi:tcp/rdm:10.0.0.{}:5000"
 def routes(processes: int, **tables):
     run = make_run(processes=[{}] * processes, **tables)
     stage = Topology()
-    resolved = stage.resolve(stage.summarize(run), run)
+    resolved = stage.resolve(stage.survey(run), run)
     rows = stage.results(resolved)["routes"].to_pylist()
     account = stage.account(resolved)
     assert sum(account["channels_by_fate"].values()) == account["channels"] == len(rows)
@@ -374,7 +374,7 @@ def test_apply_gathers_and_leaves_what_is_no_message():
         {"proc": 0, "channel": 2, "op": Op.FLUSH},
         {"proc": 1, "channel": 99, "op": Op.RECV},
     ]
-    part = stage.apply(make_partition(ops=ops), stage.summarize(run))
+    part = stage.apply(make_partition(ops=ops), stage.survey(run))
     got = part.tables["ops"].select(["src_proc", "dst_proc", "group", "fate", "layer"])
     assert [tuple(row.values()) for row in got.to_pylist()] == [
         (0, 1, 0, Fate.MATCHABLE, Layer.UCP),

@@ -88,6 +88,30 @@ def test_operations_and_aggregates_meet_in_one_row():
     assert account["aggregated_operations"] == 14
     assert account["size_bytes"] == 212 + 1003 + 2**64
     assert account["byte_sums_beyond_u64"] == 1
+    sides = {one["right"]: one["left"] for one in account["balance"]}
+    assert sides == {
+        "records.op": 5,
+        "capture.aggregated_operations": 14,
+        "capture.aggregated_bytes": 1003 + 2**64,
+    }
+
+
+def test_the_closing_lines_name_the_pairs_with_most_bytes_of_each_layer():
+    rows = [
+        (START_NS, 0, 0, 1, Layer.UCP, Op.SEND, 0, 2048, 0),
+        (START_NS, 1, 0, 1, Layer.UCP, Op.RECV, 0, 9999, 0),
+        (START_NS, 1, 1, 0, Layer.UCP, Op.PUT, 0, 4096, 0),
+        (START_NS, 1, 1, 0, Layer.UCP, Op.PUT, 0, 4096, 0),
+        (START_NS, 0, 0, -1, Layer.UCT, Op.SEND, 0, 1, 0),
+        (START_NS, 0, 0, 1, Layer.UCT, Op.SEND, 1, 7777, 0),
+    ]
+    stage, run = Traffic(), run_of()
+    resolved = stage.resolve(stage.summarize(part(0, rows)), run)
+    assert stage.lines(resolved, run.with_results(stage.results(resolved))) == [
+        "top ucp    rank 1 -> rank 0: 8 KiB in 2 operations",
+        "           rank 0 -> rank 1: 2 KiB in 1 operation",
+        "top uct    rank 0 -> unknown: 1 B in 1 operation",
+    ]
 
 
 def test_aggregates_alone():
@@ -107,7 +131,7 @@ ROW = st.tuples(
     st.integers(1, 9),
     st.integers(0, 1),
     st.sampled_from([0, 1, 4096, 2**62]),
-    st.sampled_from([0, 1]),
+    st.sampled_from([0, 1, 32, 33]),
 )
 
 
@@ -126,8 +150,8 @@ def test_tables_equal_python_in_whatever_order_partitions_are_merged(pieces, ran
     shift = bin_shift(first, max((row[0] for row in rows), default=0))
     for t, proc, src, dst, layer, op, depth, size, flags in rows:
         pair = pairs[src, dst, layer, op, depth]
-        pair[0], pair[1], pair[2] = pair[0] + 1, pair[1] + size, pair[2] + flags
-        if layer != Layer.OFI or depth == 0:
+        pair[0], pair[1], pair[2] = pair[0] + 1, pair[1] + size, pair[2] + flags % 2
+        if flags < OpFlag.NESTED:
             cell = bins[(t >> shift) - (first >> shift), proc, layer, op]
             cell[0], cell[1] = cell[0] + 1, cell[1] + size
     assert {tuple(r.values())[:5]: list(r.values())[5:] for r in table} == {

@@ -131,25 +131,30 @@ def test_variants_are_what_they_say(made: tuple[Path, Truth, str]) -> None:
 
 def test_no_message_arrives_before_it_was_sent(made: tuple[Path, Truth, str]) -> None:
     """True times are worked out from TSC, and walls from the clock items."""
-    folder, truth, _ = made
+    folder, truth, variant = made
+    reordered, lossy = (bool(VARIANTS[variant].get(key)) for key in ("reorder", "loss"))
+    if reordered and lossy:
+        pytest.skip("where a lost receive stood among the posted ones is not recorded")
     sent: dict[tuple[int, int, int, int], float] = {}
     arrived: dict[tuple[int, int, int, int], float] = {}
     for path in folder.glob("*.msgpack"):
         rank, operations = plain_operations(path)
         objects = [body for kind, body in plain_items(path) if kind == 2]
         eps = {x["id"]: x["remote_uid"] & 0xFFFF for x in objects if x["type"] == "ucp_ep"}
-        by_posting = sorted(operations, key=lambda x: x["aux"])
         position: Counter[int] = Counter()
-        for one in by_posting if not truth.shape.loss else []:
+        for one in sorted(operations, key=lambda x: x["aux"]):
             ticks = one["t_tsc"] - int(truth.tsc_zero[rank])
             true_ns = ticks * 1e9 / int(truth.tsc_hz[rank])
             other, tag = peer_of(one, eps), int(one["key"]["tag"])
             if one["op"] == Op.SEND:
                 sent[rank, other, tag, one["ordinal"]] = true_ns
             else:
-                arrived[other, rank, tag, position[one["channel"]]] = true_ns
+                place = position[one["channel"]] if reordered else one["ordinal"]
+                arrived[other, rank, tag, place] = true_ns
                 position[one["channel"]] += 1
-    assert all(sent[key] < at for key, at in arrived.items())
+    both = sent.keys() & arrived.keys()
+    assert len(both) == truth.pairs["matched"].sum()
+    assert all(sent[key] < arrived[key] for key in both)
 
 
 def test_clocks(made: tuple[Path, Truth, str]) -> None:

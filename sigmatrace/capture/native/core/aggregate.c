@@ -26,20 +26,27 @@ static struct st_rows *add_level(struct st_thread *thread)
     for (uint32_t i = 0; i < thread->level_count && capacity < LAST_ROWS; i++)
         capacity *= 8;
     struct st_area *area =
-        st_area_take(ST_SCHEMA_AGGREGATE, thread->tid, thread->seq[ST_SCHEMA_AGGREGATE],
-                     sizeof(struct st_aggregate_record), capacity);
+        st_area_take(thread, ST_SCHEMA_AGGREGATE, thread->seq[ST_SCHEMA_AGGREGATE], capacity,
+                     false);
     if (!area)
         return NULL;
+    memset(area->base + ST_RECORDS_AT, 0, capacity * sizeof(struct st_aggregate_record));
     thread->seq[ST_SCHEMA_AGGREGATE]++;
     *level = (struct st_rows){(void *)(area->base + ST_RECORDS_AT), capacity - 1, area};
-    ((struct st_control *)area->base)->count = capacity;
+    st_area_control(area)->count = capacity;
     __atomic_store_n(&thread->level_count, thread->level_count + 1, __ATOMIC_RELEASE);
     return level;
 }
 
+/* Ids of channels are dense: neighbours get rows side by side, each its own. */
+static inline uint64_t home_of(uint64_t key)
+{
+    return key + (key >> 32) * 67;
+}
+
 static struct st_aggregate_record *find_in(struct st_rows *level, uint64_t key)
 {
-    uint64_t home = st_fold(key, 0x9e3779b97f4a7c15u);
+    uint64_t home = home_of(key);
     for (uint64_t i = 0; i < WINDOW; i++) {
         struct st_aggregate_record *row = &level->rows[(home + i) & level->mask];
         uint64_t *word = key_of(row);
@@ -54,55 +61,70 @@ static struct st_aggregate_record *find_in(struct st_rows *level, uint64_t key)
     return NULL;
 }
 
-static __attribute__((noinline)) struct st_aggregate_record *find_further(struct st_thread *thread,
-                                                                           uint64_t key)
+static inline void add(struct st_aggregate_record *row, uint64_t size_bytes)
 {
-    for (uint32_t i = 1; i < thread->level_count; i++) {
-        struct st_aggregate_record *row = find_in(&thread->levels[i], key);
-        if (row)
-            return row;
-    }
-    struct st_rows *level = add_level(thread);
-    return level ? find_in(level, key) : NULL;
+    uint8_t bits = (uint8_t)(63 - __builtin_clzll(size_bytes | 1) + (size_bytes != 0));
+    row->size_bytes += size_bytes;
+    if (ST_UNLIKELY(bits > row->size_log2_max))
+        row->size_log2_max = bits;
+    if (ST_UNLIKELY(bits < row->size_log2_min))
+        row->size_log2_min = bits;
+    row->count++;
 }
 
-void st_aggregate_add(uint64_t size_bytes, uint32_t channel, uint8_t op, uint8_t depth)
+static __attribute__((noinline)) void add_slow(uint64_t size_bytes, uint64_t key)
 {
     struct st_thread *thread = st_thread_self();
-    if (ST_UNLIKELY(!thread)) {
+    struct st_aggregate_record *row = NULL;
+    if (!thread) {
         st_process_refuse("operation after the recording had stopped");
         return;
     }
-    if (ST_UNLIKELY(thread->busy)) {
+    if (thread->busy) {
         thread->dropped[ST_SCHEMA_AGGREGATE]++;
         return;
     }
     thread->busy = 1;
     ST_BARRIER();
-    uint64_t key = channel | (uint64_t)op << 32 | (uint64_t)depth << 40;
-    struct st_aggregate_record *row =
-        ST_LIKELY(thread->level_count) ? find_in(&thread->levels[0], key) : NULL;
-    if (ST_UNLIKELY(!row))
-        row = find_further(thread, key);
-    if (ST_LIKELY(row != NULL)) {
-        uint8_t bits = size_bytes ? (uint8_t)(64 - __builtin_clzll(size_bytes)) : 0;
-        row->size_bytes += size_bytes;
-        if (bits > row->size_log2_max)
-            row->size_log2_max = bits;
-        if (bits < row->size_log2_min)
-            row->size_log2_min = bits;
-        row->count++;
-    } else {
+    for (uint32_t i = 0; i < thread->level_count && !row; i++)
+        row = find_in(&thread->levels[i], key);
+    struct st_rows *level = row ? NULL : add_level(thread);
+    if (level)
+        row = find_in(level, key);
+    if (row)
+        add(row, size_bytes);
+    else
         thread->dropped[ST_SCHEMA_AGGREGATE]++;
-    }
     ST_BARRIER();
     thread->busy = 0;
+}
+
+void st_aggregate_add(uint64_t size_bytes, uint32_t channel, uint8_t op, uint8_t depth)
+{
+    uint64_t key = channel | (uint64_t)op << 32 | (uint64_t)depth << 40;
+    struct st_thread *thread = st_local.thread;
+    if (ST_UNLIKELY(st_local.generation != st_generation() || thread->busy ||
+                    !thread->level_count)) {
+        add_slow(size_bytes, key);
+        return;
+    }
+    struct st_rows *level = &thread->levels[0];
+    struct st_aggregate_record *row = &level->rows[home_of(key) & level->mask];
+    thread->busy = 1;
+    ST_BARRIER();
+    bool found = *key_of(row) == key;
+    if (ST_LIKELY(found))
+        add(row, size_bytes);
+    ST_BARRIER();
+    thread->busy = 0;
+    if (ST_UNLIKELY(!found))
+        add_slow(size_bytes, key);
 }
 
 /* Writes the rows that are in use, and empties the level. */
 static bool write_level(struct st_thread *thread, struct st_rows *level)
 {
-    struct st_control *control = (struct st_control *)level->area->base;
+    struct st_control *control = st_area_control(level->area);
     size_t size = ST_FRAME_BYTES + (level->mask + 1) * sizeof(struct st_aggregate_record);
     uint8_t *buffer = st_map(size);
     if (!buffer)

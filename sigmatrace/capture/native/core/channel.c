@@ -11,7 +11,8 @@
 #define FIRST_LEVEL 4096u
 #define WINDOW 8u
 #define POISON UINT64_MAX
-#define TAG_FLAGS (ST_HAS_TAG | ST_HAS_DATA | ST_TAG_UNKNOWN)
+#define FLAGS(flags) ((uint64_t)(flags) << 56)
+#define TAG_FLAGS FLAGS(ST_HAS_TAG | ST_HAS_DATA | ST_TAG_UNKNOWN)
 
 struct level {
     struct st_channel_record *records; /* beside the slots; t_tsc is stored last */
@@ -46,36 +47,31 @@ static struct level *make_level(struct level **at, uint64_t capacity)
     return none;
 }
 
-/* The caller has just stored these fields one by one: reading them as one word, as the compiler
- * would, stalls until the stores have left the store buffer (10 ns). */
-#define FIELD(name) ((uint64_t) * (const volatile __typeof__(key->name) *)&key->name)
+/* A key as it comes in registers; `kind` holds object, kind, dir, layer and flags. */
+struct key {
+    uint64_t kind, peer, tag, data;
+    bool shared;
+};
 
-/* `keep` is all ones, or 0 to leave tag and data out. */
-static inline uint64_t hash_of(const struct st_channel_key *key, uint64_t keep)
+static inline uint64_t hash_of(uint64_t kind, uint64_t peer, uint64_t tag, uint64_t data)
 {
-    uint64_t flags = FIELD(flags) & (keep | (uint8_t)~TAG_FLAGS);
-    uint64_t kind = FIELD(object) | FIELD(kind) << 32 | FIELD(dir) << 40 | FIELD(layer) << 48 |
-                    flags << 56;
-    uint64_t tag = key->tag & keep, data = key->data & keep;
-    uint64_t a = st_fold(key->peer ^ 0x2d358dccaa6c78a5u, tag ^ 0x8bb84b93962eacc9u);
-    uint64_t b = st_fold(data ^ 0x4b33a62ed433d4a3u, kind ^ 0x4d5a2da51de1aa47u);
-    uint64_t hash = st_fold(a ^ 0xa0761d6478bd642fu, b ^ 0xe7037ed1a0b428dbu);
+    uint64_t name = st_fold(peer ^ 0x2d358dccaa6c78a5u, tag ^ 0x8bb84b93962eacc9u);
+    uint64_t hash = st_fold(name ^ kind, data ^ 0x4b33a62ed433d4a3u);
     return hash && hash != POISON ? hash : 1;
 }
 
-static void describe(struct st_channel_record *record, const struct st_channel_key *key,
-                     uint32_t id)
+static void describe(struct st_channel_record *record, const struct key *key, uint32_t id)
 {
     struct st_channel_record filled = {.t_tsc = 0,
                                        .peer = key->peer,
                                        .tag = key->tag,
                                        .data = key->data,
                                        .id = id,
-                                       .object = key->object,
-                                       .kind = key->kind,
-                                       .dir = key->dir,
-                                       .layer = key->layer,
-                                       .flags = key->flags,
+                                       .object = (uint32_t)key->kind,
+                                       .kind = (uint8_t)(key->kind >> 32),
+                                       .dir = (uint8_t)(key->kind >> 40),
+                                       .layer = (uint8_t)(key->kind >> 48),
+                                       .flags = (uint8_t)(key->kind >> 56),
                                        .thread_shared = key->shared};
     *record = filled;
     ST_BARRIER();
@@ -85,7 +81,7 @@ static void describe(struct st_channel_record *record, const struct st_channel_k
 
 /* Takes the free slot; NULL when another thread was faster. */
 static struct st_channel *insert(struct level *level, uint64_t at, uint64_t hash,
-                                 const struct st_channel_key *key)
+                                 const struct key *key)
 {
     struct st_channel *slot = &level->slots[at];
     uint32_t id = __atomic_fetch_add(&next_id, 1, __ATOMIC_RELAXED);
@@ -99,8 +95,9 @@ static struct st_channel *insert(struct level *level, uint64_t at, uint64_t hash
 }
 
 static __attribute__((noinline)) struct st_channel *
-look_up(uint64_t hash, const struct st_channel_key *key, uint32_t limit, bool *failed)
+look_up(const struct key *key, uint32_t limit, bool *failed)
 {
+    uint64_t hash = hash_of(key->kind, key->peer, key->tag, key->data);
     for (uint32_t l = 0; l < LEVELS; l++) {
         struct level *level = __atomic_load_n(&levels[l], __ATOMIC_ACQUIRE);
         if (ST_UNLIKELY(!level))
@@ -129,54 +126,57 @@ look_up(uint64_t hash, const struct st_channel_key *key, uint32_t limit, bool *f
 }
 
 /* More channels than wanted: without tag and data, then without peer and object. */
-static __attribute__((noinline, cold)) struct st_channel *overflow(const struct st_channel_key *key,
+static __attribute__((noinline, cold)) struct st_channel *overflow(const struct key *key,
                                                                     bool *failed)
 {
     static bool warned;
-    struct st_channel_key less = *key;
+    struct key less = {.peer = key->peer, .shared = true};
     uint32_t limit = st_config()->max_channels;
     st_warn_once(&warned, "more than %u channels (SIGMATRACE_MAX_CHANNELS): tags are left out",
                  limit);
-    less.tag = less.data = 0;
-    less.flags = (uint8_t)((key->flags & ~TAG_FLAGS) | ST_OVERFLOW);
-    less.shared = true;
-    struct st_channel *channel = look_up(hash_of(&less, UINT64_MAX), &less, 2 * limit, failed);
+    less.kind = (key->kind & ~TAG_FLAGS) | FLAGS(ST_OVERFLOW);
+    struct st_channel *channel = look_up(&less, 2 * limit, failed);
     if (channel || *failed)
         return channel;
     less.peer = ST_UNKNOWN_PEER;
-    less.object = 0;
-    less.flags = ST_OVERFLOW;
-    return look_up(hash_of(&less, UINT64_MAX), &less, UINT32_MAX, failed);
+    less.kind = FLAGS(ST_OVERFLOW);
+    return look_up(&less, UINT32_MAX, failed);
 }
 
-struct st_channel *st_channel_get(const struct st_channel_key *key)
+static __attribute__((noinline)) struct st_channel *find_slow(uint64_t kind, uint64_t peer,
+                                                              uint64_t tag, uint64_t data,
+                                                              bool shared)
 {
-    struct st_channel_key plain;
     bool failed = false;
-    if (ST_UNLIKELY(!st_page->generation) && !st_process_ready()) {
+    if (ST_UNLIKELY(!st_generation()) && !st_process_ready()) {
         st_process_refuse("operation after the recording had stopped");
         return NULL;
     }
-    uint64_t hash = hash_of(key, st_process.aggregates ? 0 : UINT64_MAX);
-    struct level *first = __atomic_load_n(&levels[0], __ATOMIC_ACQUIRE);
-    if (ST_LIKELY(first != NULL)) {
-        struct st_channel *likely = &first->slots[hash & first->mask];
-        if (ST_LIKELY(__atomic_load_n(&likely->hash, __ATOMIC_ACQUIRE) == hash))
-            return likely;
-    }
-    if (st_process.aggregates) {
-        plain = *key;
-        plain.tag = plain.data = 0;
-        plain.flags &= (uint8_t)~TAG_FLAGS;
-        key = &plain;
-    }
-    struct st_channel *channel = look_up(hash, key, st_config()->max_channels, &failed);
+    uint64_t keep = st_process.keep_tags;
+    struct key key = {kind & (keep | ~TAG_FLAGS), peer, tag & keep, data & keep, shared};
+    struct st_channel *channel = look_up(&key, st_config()->max_channels, &failed);
     if (ST_LIKELY(channel != NULL))
         return channel;
-    channel = failed ? NULL : overflow(key, &failed);
+    channel = failed ? NULL : overflow(&key, &failed);
     if (!channel)
         st_process_fail("out of memory for channels", 12);
     return channel;
+}
+
+/* The first place of the first level; all else is left to a call at the end, so that no register
+ * has to be saved here. */
+struct st_channel *st_channel_find(uint64_t kind, uint64_t peer, uint64_t tag, uint64_t data,
+                                   bool shared)
+{
+    struct level *first = __atomic_load_n(&levels[0], __ATOMIC_ACQUIRE);
+    if (ST_UNLIKELY(!st_generation() || !first))
+        return find_slow(kind, peer, tag, data, shared);
+    uint64_t keep = st_process.keep_tags;
+    uint64_t hash = hash_of(kind & (keep | ~TAG_FLAGS), peer, tag & keep, data & keep);
+    struct st_channel *likely = &first->slots[hash & first->mask];
+    if (ST_LIKELY(__atomic_load_n(&likely->hash, __ATOMIC_ACQUIRE) == hash))
+        return likely;
+    return find_slow(kind, peer, tag, data, shared);
 }
 
 /* In a child: the same channels, counted from 0. One that another thread was making while the

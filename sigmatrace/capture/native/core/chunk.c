@@ -1,14 +1,10 @@
 /* Chunks: framing of a fixed size right before the records, so that all goes out as one write. */
 #include "msgpack.h"
 
-
 const uint8_t st_record_size[ST_SCHEMA_LAST] = {
-    [ST_SCHEMA_OP] = sizeof(struct st_op_record),
-    [ST_SCHEMA_CHANNEL] = sizeof(struct st_channel_record),
-    [ST_SCHEMA_COMPLETION] = sizeof(struct st_completion_record),
-    [ST_SCHEMA_MARK] = sizeof(struct st_mark_record),
-    [ST_SCHEMA_AGGREGATE] = sizeof(struct st_aggregate_record),
-    [ST_SCHEMA_TARGET] = sizeof(struct st_target_record),
+#define ST_SIZE(number, upper, label) [number] = sizeof(struct st_##label##_record),
+    ST_RECORDS(ST_SIZE)
+#undef ST_SIZE
 };
 
 static uint64_t direct_seq[ST_SCHEMA_LAST], direct_written[ST_SCHEMA_LAST];
@@ -61,6 +57,30 @@ bool st_chunk_write(const struct st_chunk *chunk, uint8_t *records)
     p = st_be32(key(p, "data", 0xc6), bytes);
     st_item_prefix(frame, ST_ITEM_CHUNK, ST_FRAME_BYTES - ST_PREFIX_BYTES + bytes);
     return st_writer_append(frame, ST_FRAME_BYTES + bytes);
+}
+
+bool st_area_write(struct st_area *area)
+{
+    struct st_control *control = st_area_control(area);
+    uint64_t seq = __atomic_load_n(&control->seq, __ATOMIC_ACQUIRE);
+    uint64_t count = __atomic_load_n(&control->count, __ATOMIC_ACQUIRE);
+    if (!count)
+        return true;
+    uint64_t unclaimed = seq;
+    if (!__atomic_compare_exchange_n(&area->claimed, &unclaimed, seq + 1, false, __ATOMIC_ACQ_REL,
+                                     __ATOMIC_RELAXED))
+        return false;
+    struct st_chunk chunk = {.schema = control->schema,
+                             .thread = control->thread,
+                             .count = (uint32_t)count,
+                             .seq = seq,
+                             .dropped = control->dropped};
+    if (!st_chunk_write(&chunk, area->base + ST_RECORDS_AT))
+        return false; /* the records stay in the ring file */
+    __atomic_fetch_add(&area->owner->written[chunk.schema], count, __ATOMIC_RELAXED);
+    __atomic_store_n(&control->count, 0, __ATOMIC_RELEASE);
+    __atomic_store_n(&control->seq, seq + 1, __ATOMIC_RELEASE);
+    return true;
 }
 
 bool st_chunk_write_direct(uint32_t schema, const void *records, uint32_t count)

@@ -8,7 +8,12 @@
 
 #include "core.h"
 
-const char *const st_layer_names[ST_LAYER_LAST] = {"python", "ofi", "ucp", "uct"};
+#define ST_NAME(number, upper, name, other) [number] = name,
+#define ST_OTHER(number, upper, name, other) [number] = other,
+#define ST_LISTED(number, upper, name, other) " " name
+/* 0: no layer, but the bindings for Python. */
+const char *const st_layer_names[ST_LAYER_LAST] = {[0] = "python", ST_LAYERS(ST_NAME)};
+static const char *const other_names[ST_LAYER_LAST] = {ST_LAYERS(ST_OTHER)};
 const char *const st_mode_names[] = {"off", "aggregate", "simple", "full"};
 
 static struct st_config config;
@@ -53,15 +58,13 @@ static void read_layers(const char *text)
     static bool warned;
     while (*text) {
         size_t n = strcspn(text, ", ");
-        bool ofi = is_word(text, n, "ofi") || is_word(text, n, "libfabric");
-        bool ucp = is_word(text, n, "ucp") || is_word(text, n, "ucx");
-        bool uct = is_word(text, n, "uct") || is_word(text, n, "ucx");
-        config.layers[ST_LAYER_OFI] |= ofi;
-        config.layers[ST_LAYER_UCP] |= ucp;
-        config.layers[ST_LAYER_UCT] |= uct;
-        if (n && !ofi && !ucp && !uct)
-            st_warn_once(&warned, "SIGMATRACE_LAYERS: no layer is called \"%.*s\" (ofi, ucp, uct)",
-                         (int)n, text);
+        bool known = false;
+        for (int layer = 1; layer < ST_LAYER_LAST; layer++)
+            if (is_word(text, n, st_layer_names[layer]) || is_word(text, n, other_names[layer]))
+                config.layers[layer] = known = true;
+        if (n && !known)
+            st_warn_once(&warned, "SIGMATRACE_LAYERS: no layer is called \"%.*s\"; there are:%s",
+                         (int)n, text, "" ST_LAYERS(ST_LISTED));
         text += n;
         text += strspn(text, ", ");
     }
@@ -78,6 +81,17 @@ static enum st_mode read_mode(const char *text)
     st_warn_once(&warned, "SIGMATRACE_MODE=%s is none of aggregate, simple, full; simple is used",
                  text);
     return ST_MODE_SIMPLE;
+}
+
+static bool read_writer(const char *text)
+{
+    static bool warned;
+    if (!text || !*text || !strcasecmp(text, "thread"))
+        return false;
+    if (!strcasecmp(text, "inline"))
+        return true;
+    st_warn_once(&warned, "SIGMATRACE_WRITER=%s is none of thread, inline; thread is used", text);
+    return false;
 }
 
 /* The most specific launcher first: torchrun may run under mpirun, both under SLURM. */
@@ -141,6 +155,7 @@ static void read_all(void)
     copy(config.clock, sizeof(config.clock), getenv("SIGMATRACE_CLOCK"));
     config.segment_bytes = (uint32_t)number("SIGMATRACE_SEGMENT_KIB", 256, 4, 32 << 10) << 10;
     config.max_channels = (uint32_t)number("SIGMATRACE_MAX_CHANNELS", 1 << 20, 1, 1 << 22);
+    config.write_inline = read_writer(getenv("SIGMATRACE_WRITER"));
     read_rank();
 }
 

@@ -22,6 +22,7 @@ struct st_config {
     bool layers[ST_LAYER_LAST];
     char out[1024], run_id[128], clock[128], rank_source[32];
     uint32_t segment_bytes, max_channels;
+    bool write_inline;
     int rank, world;
 };
 ST_HIDDEN const struct st_config *st_config(void);
@@ -44,6 +45,10 @@ struct st_page {
     uint32_t alive;    /* 0: this is a child that has not noticed */
 };
 extern ST_HIDDEN struct st_page *st_page;
+static inline uint64_t st_generation(void)
+{
+    return __atomic_load_n(&st_page->generation, __ATOMIC_RELAXED);
+}
 
 enum st_state { ST_STATE_IDLE, ST_STATE_OPENING, ST_STATE_OPEN, ST_STATE_FAILED, ST_STATE_ENDED };
 struct st_process {
@@ -51,7 +56,9 @@ struct st_process {
     bool stopped, reopen, aggregates;
     uint32_t pid;
     uint64_t generation, start_ns;
+    uint64_t keep_tags; /* all ones; 0 in mode aggregate, whose channels leave tag and data out */
     const char *reason; /* of the failure */
+    int error;
     char path[1400], ring_path[1400], host[65];
 };
 extern ST_HIDDEN struct st_process st_process;
@@ -62,6 +69,8 @@ ST_HIDDEN bool st_process_ready(void);
 ST_HIDDEN bool st_process_open(void);
 /* Stops the recording for good; `reason` is static. */
 ST_HIDDEN void st_process_fail(const char *reason, int error);
+/* The one line on stderr, unless it was said. */
+ST_HIDDEN void st_process_say_failure(void);
 /* Counts what is refused because the recording failed (not what st_stop keeps out). */
 ST_HIDDEN void st_process_refuse(const char *reason);
 /* Opens the files of this process, unless that was done or tried. */
@@ -102,6 +111,8 @@ struct st_size_guard {
 ST_HIDDEN void st_size_guard_begin(struct st_size_guard *guard);
 ST_HIDDEN void st_size_guard_end(struct st_size_guard *guard);
 ST_HIDDEN bool st_writer_open(const char *path);
+/* Gives the calling thread a descriptor table of its own, with the rank file alone in it. */
+ST_HIDDEN bool st_writer_part(void);
 ST_HIDDEN void st_writer_forked(bool may_close);
 /* One item, one write. False: not written, and the recording has stopped. */
 ST_HIDDEN bool st_writer_append(const void *item, size_t size);
@@ -124,20 +135,28 @@ struct st_control {
     uint32_t schema, thread;
     uint64_t seq, count, dropped, record_size, capacity, offset;
 };
+struct st_thread;
 struct st_area {
     struct st_area *next;
     uint8_t *base;
     uint64_t size;
     int taken;
+    struct st_thread *owner;
+    uint64_t claimed; /* seq of the next chunk that nobody has begun to write */
 };
 #define ST_FRAME_BYTES 135u                        /* of a chunk, before its records */
 #define ST_RECORDS_AT (ST_PAGE + 192u) /* first record in an area, on a cache line */
 ST_HIDDEN bool st_ring_open(const char *path);
 ST_HIDDEN void st_ring_forked(bool may_close);
-/* An area for `capacity` records, zeroed, its control block filled in, in use. */
-ST_HIDDEN struct st_area *st_area_take(uint32_t schema, uint32_t thread, uint64_t seq,
-                                       uint64_t record_size, uint64_t capacity);
+/* An area for `capacity` records, its control block filled in, in use. A spare one is no
+ * reason to stop the recording when it cannot be had. */
+ST_HIDDEN struct st_area *st_area_take(struct st_thread *owner, uint32_t schema, uint64_t seq,
+                                       uint64_t capacity, bool spare);
 ST_HIDDEN void st_area_give(struct st_area *area);
+static inline struct st_control *st_area_control(const struct st_area *area)
+{
+    return (struct st_control *)area->base;
+}
 
 /* --- chunk.c --------------------------------------------------------------------------------------- */
 
@@ -148,6 +167,8 @@ struct st_chunk {
 };
 /* Writes the framing into the ST_FRAME_BYTES before `records`, and all of it to the file. */
 ST_HIDDEN bool st_chunk_write(const struct st_chunk *chunk, uint8_t *records);
+/* Writes what is in an area, and empties it. Of those who try at the same time, one does. */
+ST_HIDDEN bool st_area_write(struct st_area *area);
 /* Up to ST_DIRECT_RECORDS records that belong to no segment: thread 0, counted over the process. */
 #define ST_DIRECT_RECORDS 64u
 ST_HIDDEN bool st_chunk_write_direct(uint32_t schema, const void *records, uint32_t count);
@@ -161,7 +182,6 @@ struct st_segment {
     uint8_t *records;
     uint64_t capacity;    /* 0 while there is no area */
     struct st_area *area; /* NULL: none yet */
-    uint64_t claimed; /* seq of the next chunk that nobody has begun to write */
 };
 #define ST_AGGREGATE_LEVELS 16
 struct st_rows {
@@ -177,6 +197,7 @@ struct st_thread {
     uint64_t seq[ST_SCHEMA_LAST], written[ST_SCHEMA_LAST], dropped[ST_SCHEMA_LAST];
     struct st_rows levels[ST_AGGREGATE_LEVELS];
     uint32_t level_count;
+    uint32_t handed; /* full segments that the writer has, or that lie ready for it */
     char name[16];
     struct st_thread *next, *all;
 };
@@ -184,6 +205,7 @@ struct st_local {
     uint64_t generation; /* of the process in which this thread is attached */
     struct st_thread *thread;
     uint8_t depth;
+    bool mute;      /* the writer: its descriptors are its own, stderr is not among them */
     bool attaching; /* or opening the files, or ending: a signal handler must not begin that */
 };
 extern ST_HIDDEN __thread struct st_local st_local;
@@ -193,6 +215,9 @@ ST_HIDDEN struct st_thread *st_thread_self(void);
 /* The calling thread if it ever attached in this process, also while not recording. */
 ST_HIDDEN struct st_thread *st_thread_known(void);
 ST_HIDDEN bool st_segment_make(struct st_thread *thread, uint32_t schema);
+/* Leaves a full segment to the writer and goes on in another, or writes it when there is no slot;
+ * false when neither could be. */
+ST_HIDDEN bool st_segment_hand_over(struct st_thread *thread, uint32_t schema);
 ST_HIDDEN bool st_segment_flush(struct st_thread *thread, uint32_t schema);
 ST_HIDDEN bool st_thread_flush(struct st_thread *thread);
 ST_HIDDEN struct st_thread *st_thread_first(void);
@@ -200,6 +225,19 @@ ST_HIDDEN void st_threads_init(void);
 ST_HIDDEN void st_threads_forked(void);
 /* Notes a changed thread name. */
 ST_HIDDEN void st_thread_describe(struct st_thread *thread);
+
+/* --- background.c: the thread that writes full segments ------------------------------------------------- */
+
+/* Starts it, unless that was tried. Calls pthread_create, which allocates: never from the path of
+ * a record, which may be in a signal handler. */
+ST_HIDDEN void st_background_start(void);
+ST_HIDDEN bool st_background_runs(void);
+/* False when there is no slot; its owner has counted it as handed. */
+ST_HIDDEN bool st_background_put(struct st_area *area);
+/* Until all that this thread handed over is written; false when something could not be. */
+ST_HIDDEN bool st_background_wait(struct st_thread *thread);
+ST_HIDDEN void st_background_end(void);
+ST_HIDDEN void st_background_forked(bool may_start);
 
 /* --- aggregate.c ---------------------------------------------------------------------------------------- */
 

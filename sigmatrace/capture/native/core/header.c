@@ -13,43 +13,24 @@ struct field {
     const char *name, *dtype, *unit;
 };
 
-static const struct field op_fields[] = {
-    {"t_tsc", "<u8", "tsc"}, {"size_bytes", "<u8", "bytes"}, {"channel", "<u4", ""},
-    {"ordinal", "<u4", ""},  {"op", "u1", ""},               {"call", "u1", ""},
-    {"depth", "u1", ""},     {"flags", "u1", ""},            {"aux", "<u4", ""},
-    {NULL, NULL, NULL}};
-static const struct field channel_fields[] = {
-    {"t_tsc", "<u8", "tsc"}, {"peer", "<u8", ""}, {"tag", "<u8", ""},   {"data", "<u8", ""},
-    {"id", "<u4", ""},       {"object", "<u4", ""}, {"kind", "u1", ""}, {"dir", "u1", ""},
-    {"layer", "u1", ""},     {"flags", "u1", ""}, {"thread_shared", "<u4", ""},
-    {NULL, NULL, NULL}};
-static const struct field completion_fields[] = {
-    {"t_tsc", "<u8", "tsc"}, {"size_bytes", "<u8", "bytes"}, {"channel", "<u4", ""},
-    {"ordinal", "<u4", ""},  {"status", "<i4", ""},          {"op", "u1", ""},
-    {"call", "u1", ""},      {"depth", "u1", ""},            {"flags", "u1", ""},
-    {NULL, NULL, NULL}};
-static const struct field mark_fields[] = {
-    {"t_tsc", "<u8", "tsc"}, {"value", "<f8", ""}, {"name", "<u4", ""}, {"kind", "u1", ""},
-    {"pad", "3u1", ""},      {NULL, NULL, NULL}};
-static const struct field aggregate_fields[] = {
-    {"count", "<u8", ""}, {"size_bytes", "<u8", "bytes"}, {"channel", "<u4", ""},
-    {"op", "u1", ""},     {"depth", "u1", ""},            {"pad", "2u1", ""},
-    {"size_log2_max", "u1", ""}, {"size_log2_min", "u1", ""}, {"pad2", "6u1", ""},
-    {NULL, NULL, NULL}};
-static const struct field target_fields[] = {
-    {"raddr", "<u8", ""},   {"rkey", "<u8", ""},    {"context", "<u8", ""},
-    {"channel", "<u4", ""}, {"ordinal", "<u4", ""}, {NULL, NULL, NULL}};
+#define ST_DTYPE_u8 "<u8"
+#define ST_DTYPE_u4 "<u4"
+#define ST_DTYPE_i4 "<i4"
+#define ST_DTYPE_f8 "<f8"
+#define ST_DTYPE_u1 "u1"
+#define ST_FIELD(name, dtype, unit) {#name, ST_DTYPE_##dtype, unit},
+#define ST_PADDING(name, count) {#name, #count "u1", ""},
+#define ST_DESCRIBE(number, upper, label)                                                          \
+    static const struct field label##_fields[] = {                                                 \
+        ST_FIELDS_##label(ST_FIELD, ST_PADDING){NULL, NULL, NULL}};
+ST_RECORDS(ST_DESCRIBE)
 
 static const struct {
     const char *name;
     const struct field *fields;
 } schemas[ST_SCHEMA_LAST] = {
-    [ST_SCHEMA_OP] = {"op", op_fields},
-    [ST_SCHEMA_CHANNEL] = {"channel", channel_fields},
-    [ST_SCHEMA_COMPLETION] = {"completion", completion_fields},
-    [ST_SCHEMA_MARK] = {"mark", mark_fields},
-    [ST_SCHEMA_AGGREGATE] = {"aggregate", aggregate_fields},
-    [ST_SCHEMA_TARGET] = {"target", target_fields},
+#define ST_SCHEMA(number, upper, label) [number] = {#label, label##_fields},
+    ST_RECORDS(ST_SCHEMA)
 };
 
 static void put_number_key(struct st_object *o, unsigned number)

@@ -120,6 +120,8 @@ void st_object_begin(struct st_object *o, const char *type, uint32_t id)
         st_process_refuse("object after the recording had stopped");
         return;
     }
+    if (!st_local.attaching)
+        st_background_start();
     if (!st_item_begin(o))
         return;
     o->count_at = o->used + 1;

@@ -35,11 +35,22 @@ static void quiet(void)
     __atomic_store_n(&st_page->deadline, 0, __ATOMIC_SEQ_CST);
 }
 
-void st_process_fail(const char *reason, int error)
+void st_process_say_failure(void)
 {
     static bool warned;
+    const char *reason = __atomic_load_n(&st_process.reason, __ATOMIC_ACQUIRE);
+    if (!reason || st_local.mute)
+        return;
+    st_warn_once(&warned, "recording stopped: %s: %s (%s); the program goes on", st_process.path,
+                 reason, error_text(__atomic_load_n(&st_process.error, __ATOMIC_RELAXED)));
+}
+
+void st_process_fail(const char *reason, int error)
+{
     const char *none = NULL;
-    int saved = errno;
+    int saved = errno, no_error = 0;
+    __atomic_compare_exchange_n(&st_process.error, &no_error, error, false, __ATOMIC_ACQ_REL,
+                                __ATOMIC_RELAXED);
     __atomic_compare_exchange_n(&st_process.reason, &none, reason, false, __ATOMIC_ACQ_REL,
                                 __ATOMIC_RELAXED);
     int state = __atomic_load_n(&st_process.state, __ATOMIC_RELAXED);
@@ -48,8 +59,7 @@ void st_process_fail(const char *reason, int error)
                                         __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
         ;
     quiet();
-    st_warn_once(&warned, "recording stopped: %s: %s (%s); the program goes on", st_process.path,
-                 reason, error_text(error));
+    st_process_say_failure();
     errno = saved;
 }
 
@@ -139,6 +149,7 @@ void st_process_files_begin(void)
     st_process.reopen = false;
     st_process.generation++;
     st_process.aggregates = st_config()->mode == ST_MODE_AGGREGATE;
+    st_process.keep_tags = st_process.aggregates ? 0 : UINT64_MAX;
     if (open_files()) {
         st_clock_emit();
         st_channels_emit(); /* of the parent: pointers to them may be kept in layers */
@@ -164,6 +175,7 @@ static bool revive(bool may_close)
     bool was_open = st_process.state == ST_STATE_OPEN || st_process.state == ST_STATE_OPENING;
     st_writer_forked(may_close);
     st_ring_forked(may_close);
+    st_background_forked(may_close); /* a raw clone's child may not create threads */
     st_threads_forked();
     st_chunk_forked();
     st_channels_forked();
@@ -230,13 +242,15 @@ bool st_process_ready(void)
 
 void st_process_refuse(const char *reason)
 {
-    if (__atomic_load_n(&st_process.state, __ATOMIC_RELAXED) == ST_STATE_FAILED)
-        st_lost(reason, 1);
+    if (__atomic_load_n(&st_process.state, __ATOMIC_RELAXED) != ST_STATE_FAILED)
+        return;
+    st_process_say_failure();
+    st_lost(reason, 1);
 }
 
 bool st_recording(void)
 {
-    return ST_LIKELY(st_page->generation) || st_process_ready();
+    return ST_LIKELY(st_generation()) || st_process_ready();
 }
 
 void st_flush(void)
@@ -247,6 +261,7 @@ void st_flush(void)
     if (__atomic_exchange_n(&thread->busy, 1, __ATOMIC_ACQ_REL))
         return; /* a signal handler inside a record */
     st_thread_flush(thread);
+    st_background_wait(thread);
     __atomic_store_n(&thread->busy, 0, __ATOMIC_RELEASE);
 }
 
@@ -294,13 +309,16 @@ static void __attribute__((destructor)) end(void)
         return;
     struct st_thread *self = st_thread_known();
     bool whole = true;
+    st_background_end();
     for (struct st_thread *thread = st_thread_first(); thread; thread = thread->all) {
         if (thread != self)
             let_end(thread);
         whole &= st_thread_flush(thread);
         whole &= st_aggregate_flush(thread);
+        whole &= st_background_wait(thread);
     }
     st_clock_emit();
+    st_process_say_failure();
     const char *reason = __atomic_load_n(&st_process.reason, __ATOMIC_ACQUIRE);
     st_end_write(reason ? reason : st_process.stopped ? "stop" : "exit");
     if (whole && st_process.ring_path[0])

@@ -3,12 +3,20 @@
 
 #define ST_INLINE static inline __attribute__((always_inline))
 
+/* Read by other threads at the process's end only. */
+ST_INLINE void set_busy(struct st_thread *thread, uint32_t busy)
+{
+    __atomic_store_n(&thread->busy, busy, __ATOMIC_RELAXED);
+}
+
 /* Makes or empties the segment. Called with `busy` set. */
 static __attribute__((noinline, cold)) bool make_room(struct st_thread *thread, uint32_t schema)
 {
     struct st_segment *segment = &thread->segments[schema];
     st_clock_check();
-    bool done = segment->area ? st_segment_flush(thread, schema) : st_segment_make(thread, schema);
+    bool done = !segment->area ? st_segment_make(thread, schema)
+                               : st_segment_hand_over(thread, schema) ||
+                                     st_segment_flush(thread, schema);
     if (done && segment->control->count < segment->capacity)
         return true;
     segment->control->dropped = ++thread->dropped[schema];
@@ -27,6 +35,7 @@ static __attribute__((noinline, cold)) struct st_thread *enter_slow(uint32_t sch
     struct st_thread *thread = st_thread_self();
     if (!thread && __atomic_load_n(&st_process.state, __ATOMIC_RELAXED) == ST_STATE_FAILED) {
         struct st_thread *known = st_thread_known();
+        st_process_say_failure();
         if (known)
             known->dropped[schema]++;
         else
@@ -39,7 +48,7 @@ static __attribute__((noinline, cold)) struct st_thread *enter_slow(uint32_t sch
 ST_INLINE struct st_thread *enter(uint32_t schema)
 {
     struct st_thread *thread = st_local.thread;
-    if (ST_UNLIKELY(st_local.generation != st_page->generation)) {
+    if (ST_UNLIKELY(st_local.generation != st_generation())) {
         thread = enter_slow(schema);
         if (!thread)
             return NULL;
@@ -48,12 +57,12 @@ ST_INLINE struct st_thread *enter(uint32_t schema)
         drop_nested(thread, schema);
         return NULL;
     }
-    thread->busy = 1;
+    set_busy(thread, 1);
     ST_BARRIER();
     struct st_segment *segment = &thread->segments[schema];
     if (ST_UNLIKELY(segment->control->count >= segment->capacity) && !make_room(thread, schema)) {
         ST_BARRIER();
-        thread->busy = 0;
+        set_busy(thread, 0);
         return NULL;
     }
     return thread;
@@ -71,30 +80,98 @@ ST_INLINE void leave(struct st_thread *thread, uint32_t schema)
     ST_BARRIER(); /* the record is there before the count says so */
     __atomic_store_n(&control->count, control->count + 1, __ATOMIC_RELEASE);
     ST_BARRIER();
-    thread->busy = 0;
+    set_busy(thread, 0);
 }
 
 ST_INLINE void tick(uint64_t t_tsc)
 {
-    if (ST_UNLIKELY(t_tsc >= st_page->deadline))
+    if (ST_UNLIKELY(t_tsc >= __atomic_load_n(&st_page->deadline, __ATOMIC_RELAXED)))
         st_clock_check();
 }
 
-void st_op(uint64_t t_tsc, uint64_t size_bytes, uint32_t channel, uint32_t ordinal, uint8_t op,
-           uint8_t call, uint8_t depth, uint8_t flags, uint32_t aux)
+/* The four words of an op record as they lie in memory. */
+struct op_words {
+    uint64_t t_tsc, size_bytes, where, what;
+};
+
+_Static_assert(sizeof(struct op_words) == sizeof(struct st_op_record), "the same record");
+
+/* What is not as usual: no segment, a full one, a signal handler, a fork. */
+static __attribute__((noinline, cold)) void op_slow(uint64_t t_tsc, uint64_t size_bytes,
+                                                    uint64_t where, uint64_t what)
 {
-    if (ST_UNLIKELY(st_process.aggregates)) {
-        st_aggregate_add(size_bytes, channel, op, depth);
-        return;
-    }
     struct st_thread *thread = enter(ST_SCHEMA_OP);
-    if (ST_UNLIKELY(!thread))
+    if (!thread)
         return;
-    struct st_op_record *record = slot(thread, ST_SCHEMA_OP);
-    *record = (struct st_op_record){t_tsc, size_bytes, channel, ordinal, op, call, depth, flags,
-                                    aux};
+    struct op_words *record = slot(thread, ST_SCHEMA_OP);
+    *record = (struct op_words){t_tsc, size_bytes, where, what};
     leave(thread, ST_SCHEMA_OP);
     tick(t_tsc);
+}
+
+/* enter, slot and leave by hand, with calls at the end only: no register has to be saved. */
+void st_op_store(uint64_t t_tsc, uint64_t size_bytes, uint64_t where, uint64_t what)
+{
+    struct st_thread *thread = st_local.thread;
+    if (ST_UNLIKELY(st_process.aggregates)) {
+        st_aggregate_add(size_bytes, (uint32_t)where, (uint8_t)what, (uint8_t)(what >> 16));
+        return;
+    }
+    if (ST_UNLIKELY(st_local.generation != st_generation() || thread->busy)) {
+        op_slow(t_tsc, size_bytes, where, what);
+        return;
+    }
+    set_busy(thread, 1);
+    ST_BARRIER();
+    struct st_segment *segment = &thread->segments[ST_SCHEMA_OP];
+    struct st_control *control = segment->control;
+    uint64_t count = control->count;
+    if (ST_UNLIKELY(count >= segment->capacity)) {
+        set_busy(thread, 0);
+        ST_BARRIER();
+        op_slow(t_tsc, size_bytes, where, what);
+        return;
+    }
+    struct op_words *record = (struct op_words *)segment->records + count;
+    *record = (struct op_words){t_tsc, size_bytes, where, what};
+    ST_BARRIER(); /* the record is there before the count says so */
+    __atomic_store_n(&control->count, count + 1, __ATOMIC_RELEASE);
+    ST_BARRIER();
+    set_busy(thread, 0);
+    if (ST_UNLIKELY(t_tsc >= __atomic_load_n(&st_page->deadline, __ATOMIC_RELAXED)))
+        st_clock_check();
+}
+
+/* The six words of a request or cqe record. */
+struct six_words {
+    uint64_t t_tsc, word[5];
+};
+
+_Static_assert(sizeof(struct six_words) == sizeof(struct st_request_record), "the same record");
+_Static_assert(sizeof(struct six_words) == sizeof(struct st_cqe_record), "the same record");
+
+ST_INLINE void store_six(uint32_t schema, uint64_t t_tsc, uint64_t b, uint64_t c, uint64_t d,
+                         uint64_t e, uint64_t f)
+{
+    struct st_thread *thread = enter(schema);
+    if (ST_UNLIKELY(!thread))
+        return;
+    struct six_words *record = slot(thread, schema);
+    *record = (struct six_words){t_tsc, {b, c, d, e, f}};
+    leave(thread, schema);
+    tick(t_tsc);
+}
+
+void st_request_store(uint64_t t_tsc, uint64_t wr_id, uint64_t raddr, uint64_t size_rkey,
+                      uint64_t imm_object, uint64_t what)
+{
+    store_six(ST_SCHEMA_REQUEST, t_tsc, wr_id, raddr, size_rkey, imm_object, what);
+}
+
+void st_cqe_store(uint64_t t_tsc, uint64_t posted_tsc, uint64_t wr_id, uint64_t size_imm,
+                  uint64_t object_position, uint64_t what)
+{
+    store_six(ST_SCHEMA_CQE, t_tsc, posted_tsc, wr_id, size_imm, object_position, what);
 }
 
 void st_completion(uint64_t t_tsc, uint64_t size_bytes, uint32_t channel, uint32_t ordinal,
@@ -156,6 +233,11 @@ uint8_t st_enter(void)
     if (ST_LIKELY(depth < UINT8_MAX))
         st_local.depth = depth + 1;
     return depth;
+}
+
+uint8_t st_depth(void)
+{
+    return st_local.depth;
 }
 
 void st_leave(void)

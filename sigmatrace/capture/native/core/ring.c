@@ -23,6 +23,7 @@ static struct st_file file = {.fd = -1};
 static struct ring_header *header;
 static struct st_area *areas;
 static uint64_t end; /* of the last area */
+static bool no_spare; /* the file could not grow for a spare area: not tried again */
 
 /* File systems without fallocate: zeros are written, which allocates as well. */
 static int write_zeros(uint64_t at, uint64_t size)
@@ -91,6 +92,7 @@ bool st_ring_open(const char *path)
     int error;
     areas = NULL;
     end = ST_PAGE;
+    no_spare = false;
     if (!st_file_create(&file, path, O_RDWR))
         return false;
     header = map(0, ST_PAGE, &error);
@@ -128,7 +130,7 @@ static struct st_area *reuse(uint64_t size)
     return NULL;
 }
 
-static struct st_area *grow(uint64_t size)
+static struct st_area *grow(uint64_t size, bool spare)
 {
     int error = ENOMEM;
     struct st_area *area = st_alloc(sizeof(*area));
@@ -149,30 +151,34 @@ static struct st_area *grow(uint64_t size)
         ;
     return area;
 failed:
-    st_process_fail(error == ENOSPC ? "disk full" : "ring file cannot grow", error);
+    if (spare)
+        __atomic_store_n(&no_spare, true, __ATOMIC_RELAXED);
+    else
+        st_process_fail(error == ENOSPC ? "disk full" : "ring file cannot grow", error);
     return NULL;
 }
 
-struct st_area *st_area_take(uint32_t schema, uint32_t thread, uint64_t seq, uint64_t record_size,
-                             uint64_t capacity)
+struct st_area *st_area_take(struct st_thread *owner, uint32_t schema, uint64_t seq,
+                             uint64_t capacity, bool spare)
 {
     int saved = errno;
+    uint64_t record_size = st_record_size[schema];
     uint64_t bytes = ST_RECORDS_AT + record_size * capacity;
     uint64_t size = (bytes + ST_PAGE - 1) & ~(uint64_t)(ST_PAGE - 1);
     struct st_area *area = reuse(size);
-    if (area)
-        memset(area->base + ST_PAGE, 0, size - ST_PAGE);
-    else
-        area = grow(size);
+    if (!area && !(spare && __atomic_load_n(&no_spare, __ATOMIC_RELAXED)))
+        area = grow(size, spare);
     errno = saved;
     if (!area)
         return NULL;
-    struct st_control *control = (struct st_control *)area->base;
+    area->owner = owner;
+    __atomic_store_n(&area->claimed, seq, __ATOMIC_RELEASE);
+    struct st_control *control = st_area_control(area);
     control->schema = schema;
-    control->thread = thread;
+    control->thread = owner->tid;
     control->seq = seq;
     control->count = 0;
-    control->dropped = 0;
+    control->dropped = owner->dropped[schema];
     control->record_size = record_size;
     control->capacity = capacity;
     control->offset = ST_RECORDS_AT;
@@ -182,7 +188,7 @@ struct st_area *st_area_take(uint32_t schema, uint32_t thread, uint64_t seq, uin
 
 void st_area_give(struct st_area *area)
 {
-    struct st_control *control = (struct st_control *)area->base;
+    struct st_control *control = st_area_control(area);
     __atomic_store_n(&control->state, 0, __ATOMIC_RELEASE);
     __atomic_store_n(&area->taken, 0, __ATOMIC_RELEASE);
 }

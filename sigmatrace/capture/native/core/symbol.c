@@ -11,8 +11,6 @@
 
 #define HIDDEN_VERSION 0x8000u
 
-typedef void *(*dlsym_function)(void *, const char *);
-
 struct wanted {
     const char *object, *symbol;
     void *found;
@@ -77,20 +75,57 @@ static int look_in(struct dl_phdr_info *info, size_t size, void *data)
     return 0;
 }
 
-static dlsym_function real_dlsym(void)
+static void *libc_function(const char *name)
 {
-    static dlsym_function found;
-    dlsym_function known = __atomic_load_n(&found, __ATOMIC_RELAXED);
     static const char *const objects[] = {"libc.so", "libdl.so"}; /* libdl: before glibc 2.34 */
-    for (size_t i = 0; !known && i < 2; i++) {
-        struct wanted wanted = {.object = objects[i], .symbol = "dlsym"};
+    struct wanted wanted = {.symbol = name};
+    for (size_t i = 0; !wanted.found && i < 2; i++) {
+        wanted.object = objects[i];
         dl_iterate_phdr(look_in, &wanted);
-        memcpy(&known, &wanted.found, sizeof(known));
     }
+    return wanted.found;
+}
+
+st_dlsym_function st_real_dlsym(void)
+{
+    static st_dlsym_function found;
+    st_dlsym_function known = __atomic_load_n(&found, __ATOMIC_RELAXED);
+    if (ST_LIKELY(known != NULL))
+        return known;
+    known = (st_dlsym_function)libc_function("dlsym");
     if (!known)
         known = dlsym;
     __atomic_store_n(&found, known, __ATOMIC_RELAXED);
     return known;
+}
+
+st_dlvsym_function st_real_dlvsym(void)
+{
+    static st_dlvsym_function found;
+    st_dlvsym_function known = __atomic_load_n(&found, __ATOMIC_RELAXED);
+    if (ST_LIKELY(known != NULL))
+        return known;
+    known = (st_dlvsym_function)libc_function("dlvsym");
+    if (!known)
+        known = dlvsym;
+    __atomic_store_n(&found, known, __ATOMIC_RELAXED);
+    return known;
+}
+
+void *st_dlsym(void *handle, const char *name)
+{
+    int saved = errno;
+    void *found = st_real_dlsym()(handle, name);
+    errno = saved;
+    return found;
+}
+
+void *st_dlvsym(void *handle, const char *name, const char *version)
+{
+    int saved = errno;
+    void *found = st_real_dlvsym()(handle, name, version);
+    errno = saved;
+    return found;
 }
 
 /* NULL when the address lies in one of SigmaTrace's own libraries. */
@@ -102,7 +137,7 @@ static void *foreign(void *address)
 }
 
 /* Each loaded object in load order: for a wrapper that RTLD_NEXT leads to itself. */
-static void *walk_objects(dlsym_function look, const char *name)
+static void *walk_objects(st_dlsym_function look, const char *name)
 {
     struct link_map *map = NULL;
     void *self = dlopen(NULL, RTLD_LAZY | RTLD_NOLOAD);
@@ -122,7 +157,7 @@ static void *walk_objects(dlsym_function look, const char *name)
     return found;
 }
 
-static void *in_scope_of(dlsym_function look, const char *name, const void *return_address)
+static void *in_scope_of(st_dlsym_function look, const char *name, const void *return_address)
 {
     Dl_info info;
     if (!return_address || !dladdr(return_address, &info) || !info.dli_fname)
@@ -138,7 +173,7 @@ static void *in_scope_of(dlsym_function look, const char *name, const void *retu
 void *st_next_symbol(const char *name, const void *return_address)
 {
     int saved = errno;
-    dlsym_function look = real_dlsym();
+    st_dlsym_function look = st_real_dlsym();
     void *found = strcmp(name, "dlsym") ? foreign(look(RTLD_NEXT, name)) : (void *)look;
     if (!found)
         found = in_scope_of(look, name, return_address);

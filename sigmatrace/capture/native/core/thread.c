@@ -98,7 +98,7 @@ static struct st_thread *attach(void)
 
 struct st_thread *st_thread_self(void)
 {
-    if (ST_LIKELY(st_local.generation == st_page->generation))
+    if (ST_LIKELY(st_local.generation == st_generation()))
         return st_local.thread;
     return attach();
 }
@@ -118,56 +118,56 @@ static uint64_t capacity_of(uint32_t schema)
     return (bytes - (ST_RECORDS_AT - ST_PAGE)) / st_record_size[schema];
 }
 
+static void use(struct st_segment *segment, struct st_area *area, uint64_t capacity)
+{
+    __atomic_store_n(&segment->area, area, __ATOMIC_RELEASE);
+    segment->records = area->base + ST_RECORDS_AT;
+    segment->control = st_area_control(area);
+    segment->capacity = capacity;
+}
+
 bool st_segment_make(struct st_thread *thread, uint32_t schema)
 {
+    uint64_t capacity = capacity_of(schema);
+    struct st_area *area = st_area_take(thread, schema, thread->seq[schema], capacity, false);
+    if (area)
+        use(&thread->segments[schema], area, capacity);
+    return area != NULL;
+}
+
+bool st_segment_hand_over(struct st_thread *thread, uint32_t schema)
+{
     struct st_segment *segment = &thread->segments[schema];
-    uint64_t capacity = capacity_of(schema), seq = thread->seq[schema];
-    struct st_area *area =
-        st_area_take(schema, thread->tid, seq, st_record_size[schema], capacity);
-    if (!area)
+    struct st_area *full = segment->area;
+    if (!st_background_runs())
         return false;
-    segment->area = area;
-    segment->records = area->base + ST_RECORDS_AT;
-    segment->claimed = seq;
-    segment->control = (struct st_control *)area->base;
-    segment->control->dropped = thread->dropped[schema];
-    segment->capacity = capacity;
-    return true;
+    uint64_t seq = segment->control->seq + 1, capacity = segment->capacity;
+    struct st_area *fresh = st_area_take(thread, schema, seq, capacity, true);
+    if (!fresh)
+        return false;
+    __atomic_fetch_add(&thread->handed, 1, __ATOMIC_SEQ_CST); /* before nothing leads to it */
+    use(segment, fresh, capacity);
+    if (st_background_put(full))
+        return true;
+    use(segment, full, capacity);
+    st_area_give(fresh);
+    bool done = st_area_write(full);
+    __atomic_fetch_sub(&thread->handed, 1, __ATOMIC_RELEASE); /* the exit waits until here */
+    return done;
 }
 
 bool st_segment_flush(struct st_thread *thread, uint32_t schema)
 {
-    struct st_segment *segment = &thread->segments[schema];
-    struct st_control *control = segment->control;
-    uint64_t seq = control->seq;
-    uint64_t count = __atomic_load_n(&control->count, __ATOMIC_ACQUIRE);
-    if (!count)
-        return true;
-    /* The thread itself and the flush at exit may both come here. */
-    if (!__atomic_compare_exchange_n(&segment->claimed, &seq, seq + 1, false, __ATOMIC_ACQ_REL,
-                                     __ATOMIC_RELAXED))
-        return false;
-    struct st_chunk chunk = {.schema = schema,
-                             .thread = thread->tid,
-                             .count = (uint32_t)count,
-                             .seq = seq,
-                             .dropped = thread->dropped[schema]};
-    if (!st_chunk_write(&chunk, segment->records))
-        return false; /* the records stay in the ring file */
-    thread->written[schema] += count;
-    __atomic_store_n(&control->count, 0, __ATOMIC_RELEASE);
-    __atomic_store_n(&control->seq, seq + 1, __ATOMIC_RELEASE);
-    return true;
+    struct st_area *area = __atomic_load_n(&thread->segments[schema].area, __ATOMIC_ACQUIRE);
+    return !area || st_area_write(area);
 }
 
 bool st_thread_flush(struct st_thread *thread)
 {
-    bool done = true;
     /* Channels first: what a later chunk names is then already described. */
-    static const uint8_t order[] = {ST_SCHEMA_CHANNEL, ST_SCHEMA_OP, ST_SCHEMA_COMPLETION,
-                                    ST_SCHEMA_TARGET, ST_SCHEMA_MARK};
-    for (size_t i = 0; i < sizeof(order); i++)
-        if (!st_segment_flush(thread, order[i]))
+    bool done = st_segment_flush(thread, ST_SCHEMA_CHANNEL);
+    for (uint32_t schema = 1; schema < ST_SCHEMA_LAST; schema++)
+        if (!st_segment_flush(thread, schema))
             done = false;
     return done;
 }

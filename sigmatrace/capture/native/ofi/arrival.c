@@ -4,7 +4,8 @@
 #define OWN_OPERATION (FI_SEND | FI_READ | FI_WRITE)
 #define REMOTE_OPERATION (FI_REMOTE_READ | FI_REMOTE_WRITE)
 
-/* The one endpoint that receives on this queue; 0 when there are several. */
+/* The one endpoint that receives on this queue; 0 when there are or, in its time, were several:
+ * the later ones of its messages would take the places of those that nobody could tell. */
 static uint64_t only_endpoint(const struct ofi_cq *cq)
 {
     if (__atomic_load_n(&cq->receives, __ATOMIC_ACQUIRE) != 1)
@@ -12,7 +13,7 @@ static uint64_t only_endpoint(const struct ofi_cq *cq)
     for (size_t i = 0; i < OFI_CQ_SOURCES; i++) {
         uint64_t entry = __atomic_load_n(&cq->endpoints[i], __ATOMIC_ACQUIRE);
         if (entry)
-            return entry;
+            return entry & OFI_CQ_MIXED ? 0 : entry;
     }
     return 0;
 }
@@ -73,20 +74,23 @@ static bool receive_guess(struct ofi_cq *cq, const struct ofi_entry *entry,
 static struct st_channel *in_channel(const struct ofi_cq *cq, const struct ofi_entry *entry,
                                      const struct st_pending *posted)
 {
+    /* Receives without a tag may be given tagged messages (rxm's over tcp are). */
+    bool tagged_anyway = posted->kind == ST_KIND_MSG && entry->has_flags &&
+                         (entry->flags & FI_TAGGED);
     struct st_channel_key key = {
         .object = posted->object,
-        .kind = posted->kind,
+        .kind = tagged_anyway ? ST_KIND_TAG : posted->kind,
         .dir = ST_IN,
         .layer = ST_LAYER_OFI,
         .peer = posted->peer,
         .shared = cq->shared,
     };
-    if (posted->kind == ST_KIND_TAG) {
+    if (key.kind == ST_KIND_TAG) {
         const uint8_t unsure = ST_TAG_UNKNOWN | OFI_PENDING_SHARED;
         key.flags = ST_HAS_TAG;
         if (entry->has_tag)
             key.tag = entry->tag;
-        else if (posted->flags & unsure)
+        else if (tagged_anyway || (posted->flags & unsure))
             key.flags = ST_TAG_UNKNOWN;
         else
             key.tag = posted->tag;
@@ -124,6 +128,7 @@ static void arrival_record(struct ofi_cq *cq, const struct ofi_entry *entry,
         return;
     /* The length is defined for receives; of a remote write some providers leave it out. */
     bool sized = entry->has_flags && posted->kind != ST_KIND_RMA;
+    flags |= entry->record_flags;
     if (!sized)
         flags |= ST_SIZE_UNKNOWN;
     uint32_t ordinal = st_ordinal_next(channel, cq->shared);

@@ -59,14 +59,17 @@ static void addresses_record(struct ofi_av *av, const struct fi_ops_av *inner,
 #define AV_INSERT(member, parameters, arguments, count)                                           \
     static int av_##member parameters                                                             \
     {                                                                                             \
-        const struct ofi_table *table = ofi_table_of(fid->ops);                                   \
-        const struct fi_ops_av *inner = table->original;                                          \
+        struct fi_ops_av *ops = __atomic_load_n(&fid->ops, __ATOMIC_ACQUIRE);                     \
+        const struct ofi_table *table = ops->member == av_##member ? ofi_table_of(ops) : NULL;    \
+        const struct fi_ops_av *inner = table ? table->original : ops;                            \
         fi_addr_t *own = addrs ? NULL : calloc((count) + 1, sizeof(*own));                        \
         fi_addr_t *used = addrs ? addrs : own;                                                    \
         st_enter();                                                                               \
         int result = inner->member arguments;                                                     \
         st_leave();                                                                               \
-        if (result > 0 && used)                                                                   \
+        if (!table)                                                                               \
+            ofi_missed();                                                                         \
+        else if (result > 0 && used)                                                              \
             addresses_record(table->owner, inner, used, count);                                   \
         free(own);                                                                                \
         return result;                                                                            \
@@ -92,7 +95,10 @@ AV_INSERT(insertsym,
 
 static int av_remove(struct fid_av *fid, fi_addr_t *addrs, size_t count, uint64_t flags)
 {
-    const struct ofi_table *table = ofi_table_of(fid->ops);
+    struct fi_ops_av *ops = __atomic_load_n(&fid->ops, __ATOMIC_ACQUIRE);
+    if (ops->remove != av_remove) /* see ofi_swaps_close */
+        return ofi_missed(), ops->remove(fid, addrs, count, flags);
+    const struct ofi_table *table = ofi_table_of(ops);
     const struct fi_ops_av *inner = table->original;
     st_enter();
     int result = inner->remove(fid, addrs, count, flags);
@@ -137,9 +143,10 @@ static void av_fid_install(void *ops)
 
 uint32_t ofi_av_of(const struct fid *fid)
 {
-    if (!fid->ops || fid->ops->close != av_close)
+    const struct fi_ops *ops = fid->ops;
+    if (!ops || ops->close != av_close)
         return 0;
-    return ((struct ofi_av *)ofi_table_of(fid->ops)->owner)->object;
+    return ((struct ofi_av *)ofi_table_of(ops)->owner)->object;
 }
 
 void ofi_av_wrap(struct ofi_domain *domain, struct fid_av *fid, const struct fi_av_attr *attr)

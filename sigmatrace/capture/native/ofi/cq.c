@@ -67,6 +67,7 @@ static void reading_end(const struct reading *reading, enum ofi_call_name name, 
         .t_tsc = ofi_now(),
         .call = ofi_call_number[name],
         .depth = reading->frame.depth,
+        .record_flags = reading->frame.flags,
         .has_flags = cq->format >= FI_CQ_FORMAT_MSG,
         .has_data = cq->format >= FI_CQ_FORMAT_DATA,
         .has_tag = cq->format == FI_CQ_FORMAT_TAGGED,
@@ -82,7 +83,10 @@ static void reading_end(const struct reading *reading, enum ofi_call_name name, 
 #define CQ_READ(member, parameters, arguments, sources)                                           \
     static ssize_t cq_##member parameters                                                         \
     {                                                                                             \
-        const struct ofi_table *table = ofi_table_of(fid->ops);                                   \
+        struct fi_ops_cq *ops = __atomic_load_n(&fid->ops, __ATOMIC_ACQUIRE);                     \
+        if (ops->member != cq_##member) /* see ofi_swaps_close */                                 \
+            return ofi_missed(), ops->member arguments;                                           \
+        const struct ofi_table *table = ofi_table_of(ops);                                        \
         const struct fi_ops_cq *inner = table->original;                                          \
         struct reading reading;                                                                   \
         reading_begin(&reading, table->owner);                                                    \
@@ -114,7 +118,10 @@ CQ_READ(sreadfrom,
 
 static ssize_t cq_readerr(struct fid_cq *fid, struct fi_cq_err_entry *buf, uint64_t flags)
 {
-    const struct ofi_table *table = ofi_table_of(fid->ops);
+    struct fi_ops_cq *ops = __atomic_load_n(&fid->ops, __ATOMIC_ACQUIRE);
+    if (ops->readerr != cq_readerr) /* see ofi_swaps_close */
+        return ofi_missed(), ops->readerr(fid, buf, flags);
+    const struct ofi_table *table = ofi_table_of(ops);
     const struct fi_ops_cq *inner = table->original;
     struct reading reading;
     reading_begin(&reading, table->owner);
@@ -132,6 +139,7 @@ static ssize_t cq_readerr(struct fid_cq *fid, struct fi_cq_err_entry *buf, uint6
         .error = buf->err,
         .call = ofi_call_number[OFI_CALL_fi_cq_readerr],
         .depth = reading.frame.depth,
+        .record_flags = reading.frame.flags,
         .has_flags = true,
         .has_data = true,
         .has_tag = buf->flags & FI_TAGGED,
@@ -175,7 +183,8 @@ static void cq_fid_install(void *ops)
 
 struct ofi_cq *ofi_cq_of(struct fid *fid)
 {
-    return fid->ops && fid->ops->close == cq_close ? ofi_table_of(fid->ops)->owner : NULL;
+    const struct fi_ops *ops = fid->ops;
+    return ops && ops->close == cq_close ? ofi_table_of(ops)->owner : NULL;
 }
 
 void ofi_cq_wrap(struct ofi_domain *domain, struct fid_cq *fid, const struct fi_cq_attr *attr,
@@ -198,6 +207,17 @@ void ofi_cq_wrap(struct ofi_domain *domain, struct fid_cq *fid, const struct fi_
 
 /* --- what is bound to it --------------------------------------------------------------------- */
 
+static void cq_mixed(struct ofi_cq *cq)
+{
+    for (size_t i = 0; i < OFI_CQ_SOURCES; i++) {
+        uint64_t entry = __atomic_load_n(&cq->endpoints[i], __ATOMIC_ACQUIRE);
+        while (entry && !__atomic_compare_exchange_n(&cq->endpoints[i], &entry,
+                                                     entry | OFI_CQ_MIXED, false,
+                                                     __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+            continue;
+    }
+}
+
 void ofi_cq_bound(struct ofi_cq *cq, struct ofi_ep *ep, uint64_t flags)
 {
     __atomic_add_fetch(&cq->references, 1, __ATOMIC_ACQ_REL);
@@ -205,10 +225,13 @@ void ofi_cq_bound(struct ofi_cq *cq, struct ofi_ep *ep, uint64_t flags)
         __atomic_add_fetch(&cq->transmits, 1, __ATOMIC_ACQ_REL);
         return;
     }
-    __atomic_add_fetch(&cq->receives, 1, __ATOMIC_ACQ_REL);
+    bool mixed = __atomic_add_fetch(&cq->receives, 1, __ATOMIC_ACQ_REL) > 1;
     if (ep->takes_receives)
         cq->takes_receives = true;
-    uint64_t entry = ep->object | (ep->connected ? OFI_CQ_CONNECTED : 0);
+    if (mixed)
+        cq_mixed(cq);
+    uint64_t entry = ep->object | (ep->connected ? OFI_CQ_CONNECTED : 0) |
+                     (mixed ? OFI_CQ_MIXED : 0);
     for (size_t i = 0; i < OFI_CQ_SOURCES; i++) {
         uint64_t none = 0;
         if (__atomic_compare_exchange_n(&cq->endpoints[i], &none, entry, false, __ATOMIC_ACQ_REL,
@@ -230,8 +253,41 @@ void ofi_cq_unbound(struct ofi_cq *cq, struct ofi_ep *ep, uint64_t flags)
     cq_put(cq);
 }
 
+/* The endpoint gets messages that will be recorded at its shared receive context, since nothing
+ * tells for whom they are: whoever matches its channels must know. */
+static void cq_untold(uint32_t endpoint)
+{
+    static const uint8_t kinds[] = {ST_KIND_MSG, ST_KIND_TAG};
+    for (size_t i = 0; i < sizeof(kinds); i++) {
+        const struct st_channel_key key = {
+            .object = endpoint,
+            .kind = kinds[i],
+            .dir = ST_IN,
+            .layer = ST_LAYER_OFI,
+            .flags = ST_TAG_UNKNOWN,
+            .peer = ST_UNKNOWN_PEER,
+        };
+        st_channel_get(&key);
+    }
+}
+
+static void cq_sharing(struct ofi_cq *cq, const struct ofi_ep *ep)
+{
+    bool mixed = __atomic_load_n(&cq->receives, __ATOMIC_ACQUIRE) > 1;
+    if (mixed)
+        cq_untold(ep->object);
+    for (size_t i = 0; i < OFI_CQ_SOURCES; i++) {
+        uint64_t entry = __atomic_load_n(&cq->endpoints[i], __ATOMIC_ACQUIRE);
+        if ((uint32_t)entry == ep->object)
+            __atomic_fetch_or(&cq->endpoints[i], OFI_CQ_SHARING, __ATOMIC_ACQ_REL);
+        else if (mixed && (entry & OFI_CQ_SHARING))
+            cq_untold((uint32_t)entry);
+    }
+}
+
 void ofi_cq_context(struct ofi_cq *cq, const struct ofi_ep *ep)
 {
+    cq_sharing(cq, ep);
     for (size_t i = 0; i < OFI_CQ_SOURCES; i++) {
         uint32_t space = 0;
         if (__atomic_compare_exchange_n(&cq->contexts[i], &space, ep->srx_space, false,

@@ -117,7 +117,6 @@ void ofi_domain_wrap(struct fid_domain *fid, const struct fi_info *info, uint8_t
     domain->shared = !attr || attr->threading == FI_THREAD_SAFE ||
                      attr->threading == FI_THREAD_UNSPEC;
     /* Never swapped: the tcp provider compares the pointer. */
-    ofi_table_patch(fid->ops, offsetof(struct fi_ops_domain, endpoint), (void *)domain_endpoint,
-                    domain_install);
+    ofi_table_patch(fid->ops, domain_install);
     ofi_mr_wrap(fid);
 }

@@ -6,6 +6,20 @@
 
 static struct ofi_ep *ep_owner(const struct fid *fid) { return ofi_table_of(fid->ops)->owner; }
 
+static const struct fi_ops *fid_original(const struct fid *fid)
+{
+    return ofi_table_of(fid->ops)->original;
+}
+
+/* Some providers make an alias by copying the endpoint. */
+static void ep_alias_made(const struct ofi_ep *ep, const struct fid *fid, const void *arg)
+{
+    const struct fi_alias *alias = arg;
+    if (*alias->fid != fid)
+        ofi_swaps_leave(&ep->swaps, fid, *alias->fid);
+    st_lost("endpoint alias: its operations are not seen", 1);
+}
+
 static void ep_bound_srx(struct ofi_ep *ep, struct fid *fid)
 {
     struct ofi_ep *srx = ofi_ep_of(fid);
@@ -37,14 +51,13 @@ static void ep_bound_cq(struct ofi_ep *ep, struct ofi_cq *cq, uint64_t flags)
     }
 }
 
-/* Providers compare and exchange the tables of an endpoint when something is bound to it, when
- * it is enabled and when options are set: they see their own tables then. */
+/* Providers may exchange the tables of an endpoint when something is bound to it and when it is
+ * enabled. Nobody uses it then. */
 static int ep_bind(struct fid *fid, struct fid *other, uint64_t flags)
 {
     struct ofi_ep *ep = ep_owner(fid);
-    ofi_swaps_out(&ep->swaps);
     st_enter();
-    int result = fid->ops->bind(fid, other, flags);
+    int result = fid_original(fid)->bind(fid, other, flags);
     st_leave();
     ofi_swaps_in(&ep->swaps);
     if (result)
@@ -68,17 +81,17 @@ static int ep_bind(struct fid *fid, struct fid *other, uint64_t flags)
 static int ep_control(struct fid *fid, int command, void *arg)
 {
     struct ofi_ep *ep = ep_owner(fid);
-    ofi_swaps_out(&ep->swaps);
     st_enter();
-    int result = fid->ops->control(fid, command, arg);
+    int result = fid_original(fid)->control(fid, command, arg);
     st_leave();
-    ofi_swaps_in(&ep->swaps);
+    if (command == FI_ENABLE)
+        ofi_swaps_in(&ep->swaps);
     if (result)
         return result;
     if (command == FI_ENABLE && !ep->is_srx)
         ofi_ep_name(ep, false);
     else if (command == FI_ALIAS)
-        st_lost("endpoint alias: its operations are not seen", 1);
+        ep_alias_made(ep, fid, arg);
     else if (command == FI_SETOPSFLAG && arg) {
         uint64_t flags = *(uint64_t *)arg;
         if (flags & FI_TRANSMIT)
@@ -113,17 +126,6 @@ static void ep_fid_install(void *ops)
     OFI_INSTALL(table, control, ep_control);
 }
 
-static int ep_setopt(fid_t fid, int level, int name, const void *value, size_t size)
-{
-    struct ofi_ep *ep = ep_owner(fid);
-    ofi_swaps_out(&ep->swaps);
-    st_enter();
-    int result = ep->fid->ops->setopt(fid, level, name, value, size);
-    st_leave();
-    ofi_swaps_in(&ep->swaps);
-    return result;
-}
-
 static const struct fi_ops_ep *ep_original(const struct fid_ep *fid)
 {
     return ofi_table_of(fid->ops)->original;
@@ -150,14 +152,14 @@ OFI_MAKE(ep_rx_ctx, ep_original(fid)->rx_ctx,
 static void ep_ops_install(void *ops)
 {
     struct fi_ops_ep *table = ops;
-    OFI_INSTALL(table, setopt, ep_setopt);
     OFI_INSTALL(table, tx_ctx, ep_tx_ctx);
     OFI_INSTALL(table, rx_ctx, ep_rx_ctx);
 }
 
 struct ofi_ep *ofi_ep_of(struct fid *fid)
 {
-    return fid && fid->ops && fid->ops->close == ep_close ? ep_owner(fid) : NULL;
+    const struct fi_ops *ops = fid ? fid->ops : NULL;
+    return ops && ops->close == ep_close ? ofi_table_of(ops)->owner : NULL;
 }
 
 static void ep_swap(struct ofi_ep *ep)

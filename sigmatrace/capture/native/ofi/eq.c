@@ -15,7 +15,8 @@ static void event_seen(uint32_t event, const void *buf, ssize_t result)
 
 static ssize_t eq_read(struct fid_eq *fid, uint32_t *event, void *buf, size_t size, uint64_t flags)
 {
-    const struct fi_ops_eq *inner = ofi_table_of(fid->ops)->original;
+    const struct fi_ops_eq *ops = __atomic_load_n(&fid->ops, __ATOMIC_ACQUIRE);
+    const struct fi_ops_eq *inner = ops->read == eq_read ? ofi_table_of(ops)->original : ops;
     st_enter();
     ssize_t result = inner->read(fid, event, buf, size, flags);
     st_leave();
@@ -27,7 +28,8 @@ static ssize_t eq_read(struct fid_eq *fid, uint32_t *event, void *buf, size_t si
 static ssize_t eq_sread(struct fid_eq *fid, uint32_t *event, void *buf, size_t size, int timeout,
                         uint64_t flags)
 {
-    const struct fi_ops_eq *inner = ofi_table_of(fid->ops)->original;
+    const struct fi_ops_eq *ops = __atomic_load_n(&fid->ops, __ATOMIC_ACQUIRE);
+    const struct fi_ops_eq *inner = ops->sread == eq_sread ? ofi_table_of(ops)->original : ops;
     st_enter();
     ssize_t result = inner->sread(fid, event, buf, size, timeout, flags);
     st_leave();

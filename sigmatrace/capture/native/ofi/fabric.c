@@ -35,8 +35,4 @@ static void fabric_install(void *ops)
     OFI_INSTALL(table, eq_open, fabric_eq_open);
 }
 
-void ofi_fabric_wrap(struct fid_fabric *fabric)
-{
-    ofi_table_patch(fabric->ops, offsetof(struct fi_ops_fabric, domain), (void *)fabric_domain,
-                    fabric_install);
-}
+void ofi_fabric_wrap(struct fid_fabric *fabric) { ofi_table_patch(fabric->ops, fabric_install); }

@@ -1,6 +1,6 @@
 # The libfabric layer: one set of sources, two entries. The FI_HOOK provider reaches every way
 # in which libfabric can be loaded; the LD_PRELOAD shim is for libraries without hooking.
-set(OFI_SOURCES calls.c library.c table.c fabric.c domain.c endpoint.c describe.c record.c pending.c
+set(OFI_SOURCES calls.c library.c table.c patch.c fabric.c domain.c endpoint.c describe.c record.c pending.c
   msg.c tagged.c rma.c atomic.c cq.c arrival.c av.c eq.c mr.c)
 list(TRANSFORM OFI_SOURCES PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
 add_library(sigmatrace_ofi_objects OBJECT ${OFI_SOURCES})

@@ -96,5 +96,5 @@ static void mr_install(void *ops)
 void ofi_mr_wrap(struct fid_domain *fid)
 {
     if (fid->mr)
-        ofi_table_patch(fid->mr, offsetof(struct fi_ops_mr, reg), (void *)mr_reg, mr_install);
+        ofi_table_patch(fid->mr, mr_install);
 }

@@ -2,7 +2,7 @@
  *
  * Every call of libfabric but fi_fabric goes through tables of functions that hang on objects.
  * Tables of fabrics and domains are static, shared and compared by providers: they are patched
- * in place (table.c keeps the originals). Tables of endpoints, queues and address vectors are
+ * in place (patch.c keeps the originals). Tables of endpoints, queues and address vectors are
  * swapped, object by object, for a copy that has the object's state and the original just
  * before it, so that the hot path looks nothing up. */
 #ifndef SIGMATRACE_OFI_H
@@ -65,24 +65,32 @@ static inline struct ofi_table *ofi_table_of(const void *ops)
     return (struct ofi_table *)((char *)ops - offsetof(struct ofi_table, ops));
 }
 
-/* Replaces a member of a table copy, when the library's table reaches that far. */
+/* Replaces a member of a table, when the library's table reaches that far. */
 #define OFI_INSTALL(ops, member, function)                                                        \
     do {                                                                                          \
         if (offsetof(__typeof__(*(ops)), member) + sizeof((ops)->member) <= (ops)->size &&        \
             (ops)->member)                                                                        \
-            (ops)->member = (function);                                                           \
+            __atomic_store_n(&(ops)->member, (function), __ATOMIC_RELEASE);                       \
     } while (0)
 
 /* Swaps the table that the pointer at `place` points to for a copy that `install` has changed. */
 void ofi_swaps_add(struct ofi_swaps *swaps, void *place, void (*install)(void *ops));
-/* out: the library sees its own tables until `in`. */
+/* Swaps again what the library has exchanged. */
 void ofi_swaps_in(struct ofi_swaps *swaps);
-void ofi_swaps_out(struct ofi_swaps *swaps);
-/* The library's close of the object; when it succeeded, the tables are gone too. */
+/* The library has made `to`, a copy of the object `from`: it gets the library's own tables. */
+void ofi_swaps_leave(const struct ofi_swaps *swaps, const void *from, void *to);
+/* The library's close of the object, in which it sees its own tables: providers compare them
+ * there. When it succeeded, the tables are gone too. When it was refused, calls by other threads
+ * may have found the library's tables: functions of ours then call these, and count that. */
 int ofi_swaps_close(struct ofi_swaps *swaps, struct fid *fid);
-/* Patches a static table in place once; `marker` is the function whose presence says that it
- * is patched. Returns false when it cannot be written. */
-bool ofi_table_patch(void *ops, size_t marker_offset, void *marker, void (*install)(void *ops));
+void ofi_missed(void);
+
+/* --- tables that objects share (patch.c) ------------------------------------------------------ */
+
+/* Size of a table in bytes, 0 when it is none. */
+size_t ofi_table_size(const void *ops);
+/* Patches a shared table in place, unless it is patched. False when it cannot be written. */
+bool ofi_table_patch(void *ops, void (*install)(void *ops));
 /* The functions that stood in a patched table; NULL when it is not one. */
 const void *ofi_table_original(const void *ops);
 
@@ -100,6 +108,8 @@ struct ofi_domain {
 #define OFI_CQ_SOURCES 16 /* endpoints or shared receive contexts that a queue can tell apart */
 
 #define OFI_CQ_CONNECTED (1ULL << 32)
+#define OFI_CQ_MIXED (1ULL << 33) /* others received on the queue in its time */
+#define OFI_CQ_SHARING (1ULL << 34) /* receives from a shared receive context */
 
 struct ofi_cq {
     struct ofi_swaps swaps;
@@ -108,7 +118,7 @@ struct ofi_cq {
     uint32_t transmits;   /* endpoints that report what they sent here */
     uint32_t receives;    /* endpoints that report what they received here */
     uint32_t arrivals;    /* without a posted receive */
-    uint64_t endpoints[OFI_CQ_SOURCES]; /* object id, and bit 32 when connected; 0: free */
+    uint64_t endpoints[OFI_CQ_SOURCES]; /* object id, and the bits above; 0: free */
     uint32_t contexts[OFI_CQ_SOURCES];  /* spaces of shared receive contexts; 0: free */
     uint16_t space;
     bool takes_receives;
@@ -185,6 +195,7 @@ static inline uint8_t ofi_deeper(uint8_t a, uint8_t b) { return a > b ? a : b; }
 struct ofi_frame {
     const void *outer;
     uint8_t depth;
+    uint8_t flags; /* of its records: ST_NESTED or none */
 };
 
 /* `depth`: of the object. Returns false when the call is nested in another of the object: then
@@ -196,6 +207,7 @@ static inline bool ofi_enter(struct ofi_frame *frame, const void *object, uint8_
     frame->outer = ofi_busy;
     ofi_busy = object;
     frame->depth = ofi_deeper(st_enter(), depth);
+    frame->flags = frame->outer || depth ? ST_NESTED : 0;
     return true;
 }
 
@@ -277,7 +289,7 @@ struct ofi_entry {
     uint64_t flags, size_bytes, data, tag, source;
     uint64_t t_tsc;
     int32_t error;
-    uint8_t call, depth;
+    uint8_t call, depth, record_flags;
     bool has_flags, has_data, has_tag;
 };
 

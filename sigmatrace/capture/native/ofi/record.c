@@ -104,7 +104,7 @@ void ofi_out_end(struct ofi_call *call, struct ofi_out *out, ssize_t result)
     if (st_owner_several(&call->ep->sender))
         out->record_flags |= ST_ORDER_UNCERTAIN;
     st_op(call->begin_tsc, out->size_bytes, channel->id, ordinal, out->op,
-          ofi_call_number[out->name], call->frame.depth, out->record_flags,
+          ofi_call_number[out->name], call->frame.depth, out->record_flags | call->frame.flags,
           end_tsc ? st_span(call->begin_tsc, end_tsc) : 0);
     if (ofi_mode == ST_MODE_FULL)
         for (size_t i = 0; i < out->target_count; i++)

@@ -1,34 +1,25 @@
-/* Tables of functions: swapped for a copy, or patched in place. */
-#define _GNU_SOURCE
-#include <errno.h>
-#include <stdio.h>
+/* Tables of functions that belong to one object: swapped for a copy. */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "ofi.h"
 
-/* Every table of libfabric begins with its own size; one outside of this is not a table. */
-#define OFI_TABLE_MIN (2 * sizeof(size_t))
-#define OFI_TABLE_MAX 2048u
-
-static bool table_size(const void *ops, size_t *size)
+static void place_set(struct ofi_swap *swap, const void *ops)
 {
-    if (!ops)
-        return false;
-    *size = *(const size_t *)ops;
-    return *size >= OFI_TABLE_MIN && *size <= OFI_TABLE_MAX;
+    __atomic_store_n(swap->place, (void *)ops, __ATOMIC_RELEASE);
 }
 
 static void swap_in(struct ofi_swap *swap, void *owner)
 {
     const void *original = *swap->place;
-    if (swap->table && swap->table->original == original) {
-        *swap->place = swap->table->ops;
+    if (swap->table && original == swap->table->ops)
+        return;
+    if (swap->table && original == swap->table->original) {
+        place_set(swap, swap->table->ops);
         return;
     }
-    size_t size;
-    if (!table_size(original, &size))
+    size_t size = ofi_table_size(original);
+    if (!size)
         return;
     /* A copy of an earlier original is left to whoever may still hold it: providers exchange
      * the tables of an endpoint at most a few times in its life. */
@@ -42,17 +33,12 @@ static void swap_in(struct ofi_swap *swap, void *owner)
     memcpy(table->ops, original, size);
     swap->install(table->ops);
     swap->table = table;
-    *swap->place = table->ops;
+    place_set(swap, table->ops);
 }
 
-static void swap_out(struct ofi_swap *swap)
+static bool swap_is_in(const struct ofi_swap *swap)
 {
-    if (!swap->table || *swap->place == swap->table->original)
-        return;
-    if (*swap->place == swap->table->ops)
-        *swap->place = (void *)swap->table->original;
-    else
-        st_lost("functions of an object exchanged by its provider", 1);
+    return swap->table && *swap->place == swap->table->ops;
 }
 
 void ofi_swaps_add(struct ofi_swaps *swaps, void *place, void (*install)(void *ops))
@@ -69,15 +55,36 @@ void ofi_swaps_in(struct ofi_swaps *swaps)
         swap_in(&swaps->swap[i], swaps->owner);
 }
 
-void ofi_swaps_out(struct ofi_swaps *swaps)
+static void swaps_out(struct ofi_swaps *swaps)
 {
     for (size_t i = 0; i < swaps->count; i++)
-        swap_out(&swaps->swap[i]);
+        if (swap_is_in(&swaps->swap[i]))
+            place_set(&swaps->swap[i], swaps->swap[i].table->original);
+}
+
+void ofi_swaps_leave(const struct ofi_swaps *swaps, const void *from, void *to)
+{
+    for (size_t i = 0; i < swaps->count; i++) {
+        const struct ofi_swap *swap = &swaps->swap[i];
+        void **copied = (void **)((char *)to + ((char *)swap->place - (const char *)from));
+        if (swap->table && *copied == swap->table->ops)
+            *copied = (void *)swap->table->original;
+    }
+}
+
+static bool swaps_exchanged(const struct ofi_swaps *swaps)
+{
+    for (size_t i = 0; i < swaps->count; i++)
+        if (swaps->swap[i].table && !swap_is_in(&swaps->swap[i]))
+            return true;
+    return false;
 }
 
 int ofi_swaps_close(struct ofi_swaps *swaps, struct fid *fid)
 {
-    ofi_swaps_out(swaps);
+    if (swaps_exchanged(swaps))
+        st_lost("functions of an object exchanged by its provider", 1);
+    swaps_out(swaps);
     st_enter();
     int result = fid->ops->close(fid);
     st_leave();
@@ -90,95 +97,4 @@ int ofi_swaps_close(struct ofi_swaps *swaps, struct fid *fid)
     return 0;
 }
 
-/* --- in place ------------------------------------------------------------------------------- */
-
-struct patched {
-    struct patched *next;
-    const void *ops;
-    void *original; /* a copy of the table as it was */
-};
-static struct patched *patched_first;
-
-/* Protection of the page at `address` in this process, -1 when it is not mapped. */
-static int page_protection(const void *address)
-{
-    FILE *maps = fopen("/proc/self/maps", "re");
-    if (!maps)
-        return -1;
-    char line[512], rights[5];
-    unsigned long from, to;
-    int protection = -1;
-    while (protection < 0 && fgets(line, sizeof(line), maps))
-        if (sscanf(line, "%lx-%lx %4s", &from, &to, rights) == 3 &&
-            (unsigned long)address >= from && (unsigned long)address < to)
-            protection = (rights[0] == 'r' ? PROT_READ : 0) | (rights[1] == 'w' ? PROT_WRITE : 0) |
-                         (rights[2] == 'x' ? PROT_EXEC : 0);
-    fclose(maps);
-    return protection;
-}
-
-static const struct patched *patched_find(const void *ops)
-{
-    const struct patched *p = __atomic_load_n(&patched_first, __ATOMIC_ACQUIRE);
-    while (p && p->ops != ops)
-        p = p->next;
-    return p;
-}
-
-/* Newest first: a table that came back at an address of one that is gone is found first. */
-static bool patched_remember(const void *ops, size_t size)
-{
-    struct patched *p = malloc(sizeof(*p));
-    void *copy = malloc(size);
-    if (!p || !copy) {
-        free(p);
-        free(copy);
-        return false;
-    }
-    memcpy(copy, ops, size);
-    *p = (struct patched){.ops = ops, .original = copy};
-    p->next = __atomic_load_n(&patched_first, __ATOMIC_RELAXED);
-    while (!__atomic_compare_exchange_n(&patched_first, &p->next, p, false, __ATOMIC_RELEASE,
-                                        __ATOMIC_RELAXED))
-        continue;
-    return true;
-}
-
-static bool table_write(void *ops, size_t size, void (*install)(void *ops))
-{
-    const size_t page = 4096;
-    int protection = page_protection(ops);
-    char *from = (char *)((uintptr_t)ops & ~(page - 1));
-    size_t length = (size_t)((char *)ops + size - from);
-    bool locked = protection >= 0 && !(protection & PROT_WRITE);
-    if (protection < 0 || (locked && mprotect(from, length, PROT_READ | PROT_WRITE)))
-        return false;
-    install(ops);
-    if (locked)
-        mprotect(from, length, protection);
-    return true;
-}
-
-bool ofi_table_patch(void *ops, size_t marker_offset, void *marker, void (*install)(void *ops))
-{
-    static bool warned;
-    size_t size;
-    int kept = errno;
-    if (!table_size(ops, &size) || marker_offset + sizeof(void *) > size)
-        return false;
-    if (*(void **)((char *)ops + marker_offset) == marker)
-        return true;
-    bool done = patched_remember(ops, size) && table_write(ops, size, install);
-    if (!done) {
-        st_warn_once(&warned, "cannot write a table of functions of libfabric: not recorded");
-        st_lost("table of functions cannot be written", 1);
-    }
-    errno = kept;
-    return done;
-}
-
-const void *ofi_table_original(const void *ops)
-{
-    const struct patched *p = patched_find(ops);
-    return p ? p->original : NULL;
-}
+void ofi_missed(void) { st_lost("call while its object was being closed", 1); }

@@ -17,7 +17,10 @@
 #define OFI_OPERATION(way, table, member, name_, parameters, arguments, ...)                      \
     static ssize_t table##_##member parameters                                                    \
     {                                                                                             \
-        const struct ofi_table *swapped = ofi_table_of(fid->table);                               \
+        struct fi_ops_##table *ops = __atomic_load_n(&fid->table, __ATOMIC_ACQUIRE);              \
+        if (ops->member != table##_##member) /* see ofi_swaps_close */                            \
+            return ofi_missed(), ops->member arguments;                                           \
+        const struct ofi_table *swapped = ofi_table_of(ops);                                      \
         const struct fi_ops_##table *inner = swapped->original;                                   \
         struct ofi_##way operation = {.name = OFI_CALL_##name_, __VA_ARGS__};                     \
         struct ofi_call call;                                                                     \

@@ -1,7 +1,9 @@
 """How kernels are compiled: ahead of the first call, without the GIL, cached on disk.
 
+Arrays in signatures: dtype, R (only read) or W (written, too), and the dimensions beyond one.
+
 Every kernel has explicit signatures, so importing its module compiles it (or loads it from
-the cache); stages import their kernels inside the method that calls them.
+the cache); whoever uses one imports it inside the function that calls it.
 Read-only inputs: a mutable array may be passed where a read-only one is declared, so one
 signature serves both Arrow's buffers and numpy's own arrays.
 """
@@ -26,12 +28,14 @@ I8R = _array(types.int64, 1, True)
 I4R = _array(types.int32, 1, True)
 F8R = _array(types.float64, 1, True)
 U8R2 = _array(types.uint64, 2, True)
+U4R2 = _array(types.uint32, 2, True)
 U8W = _array(types.uint64, 1, False)
 U4W = _array(types.uint32, 1, False)
 U1W = _array(types.uint8, 1, False)
 I8W = _array(types.int64, 1, False)
 I4W = _array(types.int32, 1, False)
 I8W2 = _array(types.int64, 2, False)
+I8W3 = _array(types.int64, 3, False)
 U8W2 = _array(types.uint64, 2, False)
 
 

@@ -10,8 +10,8 @@ import sigmatrace
 real = os.access
 package = pathlib.Path(sigmatrace.__file__).parent
 os.access = lambda path, mode: pathlib.Path(path) != package and real(path, mode)
-from sigmatrace import jit
-jit.use_writable_cache()
+from sigmatrace import kernel_cache
+kernel_cache.use_writable_cache()
 print(os.environ.get("NUMBA_CACHE_DIR"))
 """
 

@@ -1,0 +1,131 @@
+/* Start of the layer, and which copy of libibverbs a call belongs to.
+ *
+ * What a library links against decides, so the caller's own scope is searched first: plugins
+ * bring libibverbs RTLD_LOCAL. Look-ups name the version node, as the default of a name may be
+ * another one some day. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "interpose.h"
+#include "verbs.h"
+
+bool st_verbs_on, st_verbs_full, st_verbs_timed;
+uint8_t st_verbs_calls[ST_CALLS];
+__thread uint32_t st_verbs_inside;
+__thread char st_verbs_self;
+
+static struct st_verbs_library *libraries;
+
+static const struct st_interposed wrappers[] = {
+#define ST_ROW(name, version) {#name, version, name},
+    ST_VERBS_WRAPPED(ST_ROW)
+#undef ST_ROW
+    {NULL, NULL, NULL}};
+
+__attribute__((constructor)) static void start(void)
+{
+    static const char *const names[ST_CALLS] = {
+        [ST_CALL_POST_SEND] = "ibv_post_send",   [ST_CALL_WR_COMPLETE] = "ibv_wr_complete",
+        [ST_CALL_BIND_MW] = "ibv_bind_mw",       [ST_CALL_POLL_CQ] = "ibv_poll_cq",
+        [ST_CALL_START_POLL] = "ibv_start_poll", [ST_CALL_NEXT_POLL] = "ibv_next_poll"};
+    st_verbs_on = st_layer_on(ST_LAYER_VERBS);
+    if (!st_verbs_on)
+        return;
+    st_verbs_full = st_mode() == ST_MODE_FULL;
+    st_verbs_timed = st_mode() != ST_MODE_AGGREGATE;
+    for (int i = 0; i < ST_CALLS; i++)
+        st_verbs_calls[i] = st_call_register(names[i]);
+    st_interpose("libibverbs", wrappers);
+}
+
+static bool is_own(const void *symbol)
+{
+    Dl_info ours, its;
+    return dladdr(&libraries, &ours) && dladdr(symbol, &its) && ours.dli_fbase == its.dli_fbase;
+}
+
+/* `name` by a handle, when it is not the wrapper; keeps the library loaded when found. */
+static void *open_of(void *handle)
+{
+    void *found = handle ? st_dlvsym(handle, "ibv_open_device", "IBVERBS_1.1") : NULL;
+    return found && !is_own(found) ? found : NULL;
+}
+
+static void *look_up_open(const void *caller)
+{
+    Dl_info info;
+    void *scope = NULL, *found = NULL;
+    if (caller && dladdr(caller, &info) && info.dli_fname) {
+        scope = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+        found = open_of(scope);
+        if (scope)
+            dlclose(scope);
+    }
+    if (!found && (scope = dlopen("libibverbs.so.1", RTLD_LAZY | RTLD_NOLOAD))) {
+        found = open_of(scope);
+        dlclose(scope);
+    }
+    return found ? found : st_next_symbol("ibv_open_device", caller);
+}
+
+static struct st_verbs_library *known(void *open)
+{
+    struct st_verbs_library *l = __atomic_load_n(&libraries, __ATOMIC_ACQUIRE);
+    while (l && (void *)l->ibv_open_device != open)
+        l = l->next;
+    return l;
+}
+
+static struct st_verbs_library *load(void *open)
+{
+    Dl_info info;
+    if (!dladdr(open, &info))
+        return NULL;
+    /* Never closed: states keep pointers into it. */
+    void *handle = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+    void *p = mmap(NULL, sizeof(struct st_verbs_library), PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (!handle || p == MAP_FAILED)
+        return NULL;
+    struct st_verbs_library *library = p;
+#define ST_LOAD(name, version)                                                                     \
+    library->name = (__typeof__(library->name))st_dlvsym(handle, #name, version);
+    ST_VERBS_WRAPPED(ST_LOAD)
+    ST_VERBS_CALLED(ST_LOAD)
+#undef ST_LOAD
+    return library;
+}
+
+static struct st_verbs_library *resolve(const void *caller)
+{
+    void *open = look_up_open(caller);
+    struct st_verbs_library *library = open ? known(open) : NULL;
+    if (library || !open || !(library = load(open)))
+        return library;
+    struct st_verbs_library *first = __atomic_load_n(&libraries, __ATOMIC_ACQUIRE);
+    do {
+        struct st_verbs_library *other = known(open);
+        if (other) {
+            munmap(library, sizeof(*library));
+            return other;
+        }
+        library->next = first;
+    } while (!__atomic_compare_exchange_n(&libraries, &first, library, false, __ATOMIC_ACQ_REL,
+                                          __ATOMIC_ACQUIRE));
+    return library;
+}
+
+struct st_verbs_library *st_verbs_library(const void *caller)
+{
+    int saved = errno;
+    struct st_verbs_library *library = resolve(caller);
+    if (!library)
+        library = __atomic_load_n(&libraries, __ATOMIC_ACQUIRE);
+    errno = saved;
+    return library;
+}

@@ -1,0 +1,169 @@
+/* What is outstanding on a queue, mode full: the position and the time of a completion's request.
+ *
+ * A queue completes in the order of its positions, and a successful completion of the send queue
+ * is that of the next signaled request; so the one that is expected is nearly always the one that
+ * comes. `wr_id` is compared all the same: where several threads post or poll, neighbours may have
+ * been numbered in the other order, and the right one is then looked for. */
+#define _GNU_SOURCE
+#include "verbs.h"
+
+#include <errno.h>
+#include <sys/mman.h>
+
+#define LEAST 64u
+#define MOST (1u << 20)
+
+/* Twice as many as the queue holds: some providers free an entry before its completion is polled. */
+static uint32_t room_for(uint32_t size)
+{
+    uint32_t room = LEAST;
+    while (room < 2 * size && room < MOST)
+        room *= 2;
+    return room;
+}
+
+void st_verbs_queue_begin(struct st_verbs_queue *queue, uint32_t size)
+{
+    uint32_t room = room_for(size < MOST ? size : MOST);
+    int saved = errno;
+    /* A smaller one that a former queue pair used here stays mapped: a late reader may be in it. */
+    if (st_verbs_full && (!queue->requests || queue->mask + 1 < room)) {
+        void *p = mmap(NULL, room * sizeof(*queue->requests), PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (p == MAP_FAILED) {
+            static struct st_verbs_request none[LEAST];
+            st_lost("verbs: no memory for outstanding requests", 1);
+            p = none;
+            room = LEAST;
+        }
+        queue->requests = p;
+        queue->mask = room - 1;
+    }
+    /* What a former user left is never read: positions begin at 0 again. */
+    queue->posted = queue->cursor = 0;
+    queue->failing = false;
+    errno = saved;
+}
+
+void st_verbs_refused(struct st_verbs_queue *queue, uint32_t position, uint32_t count,
+                      uint32_t accepted)
+{
+    uint32_t end = position + count;
+    for (uint32_t i = accepted; queue->requests && i < count; i++)
+        queue->requests[(position + i) & queue->mask].done = true;
+    if (!__atomic_compare_exchange_n(&queue->posted, &end, position + accepted, false,
+                                     __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        st_lost("verbs: position of a refused request", count - accepted);
+}
+
+static inline struct st_verbs_request *outstanding(struct st_verbs_queue *queue, uint32_t position)
+{
+    struct st_verbs_request *r = &queue->requests[position & queue->mask];
+    return !r->done && r->position == position ? r : NULL;
+}
+
+/* The first position that can still be in the ring. */
+static inline uint32_t oldest(const struct st_verbs_queue *queue, uint32_t posted)
+{
+    uint32_t outstanding = posted - queue->cursor;
+    return outstanding > queue->mask ? posted - queue->mask - 1 : queue->cursor;
+}
+
+static void found(struct st_verbs_match *match, struct st_verbs_request *r, uint32_t first)
+{
+    match->position = r->position;
+    match->first = first;
+    match->posted_tsc = r->t_tsc;
+    match->opcode = r->opcode;
+    r->done = true;
+}
+
+/* A completion that is not the expected one. Its unsignaled predecessors retire with it. */
+static __attribute__((noinline, cold)) struct st_verbs_request *
+search(struct st_verbs_queue *queue, uint64_t wr_id, bool failed)
+{
+    uint32_t posted = __atomic_load_n(&queue->posted, __ATOMIC_ACQUIRE);
+    for (uint32_t p = posted - queue->mask - 1; p != posted; p++) {
+        struct st_verbs_request *r = outstanding(queue, p);
+        if (r && r->wr_id == wr_id && (failed || r->signaled))
+            return r;
+    }
+    return NULL;
+}
+
+static uint32_t retire_before(struct st_verbs_queue *queue, uint32_t position)
+{
+    while (position != queue->cursor) {
+        struct st_verbs_request *r = outstanding(queue, position - 1);
+        if (!r || r->signaled)
+            break;
+        r->done = true;
+        position--;
+    }
+    return position;
+}
+
+/* Of a request that failed, nobody says whether it was signaled: it is one of those up to the
+ * next signaled one. NULL when several of them have this wr_id. */
+static struct st_verbs_request *failed_one(struct st_verbs_queue *queue, uint64_t wr_id)
+{
+    uint32_t posted = __atomic_load_n(&queue->posted, __ATOMIC_ACQUIRE);
+    struct st_verbs_request *one = NULL;
+    for (uint32_t p = oldest(queue, posted); p != posted; p++) {
+        struct st_verbs_request *r = outstanding(queue, p);
+        if (!r)
+            continue;
+        if (r->wr_id == wr_id) {
+            if (queue->failing)
+                return r;
+            if (one)
+                return NULL;
+            one = r;
+        }
+        if (r->signaled || queue->failing)
+            break;
+    }
+    return one;
+}
+
+bool st_verbs_retire(struct st_verbs_queue *queue, uint64_t wr_id, bool failed,
+                     struct st_verbs_match *match)
+{
+    *match = (struct st_verbs_match){ST_NO_POSITION, ST_NO_POSITION, 0, 0};
+    if (ST_UNLIKELY(failed)) {
+        struct st_verbs_request *r = failed_one(queue, wr_id);
+        if (!r)
+            return false;
+        uint32_t first = queue->cursor;
+        found(match, r, first);
+        queue->cursor = match->position + 1;
+        queue->failing = true;
+        return true;
+    }
+    uint32_t posted = __atomic_load_n(&queue->posted, __ATOMIC_ACQUIRE);
+    uint32_t first = queue->cursor;
+    queue->failing = false;
+    for (uint32_t p = oldest(queue, posted); p != posted; p++) {
+        struct st_verbs_request *r = outstanding(queue, p);
+        if (!r || !r->signaled) {
+            if (!r && first == p)
+                first = p + 1; /* it came out of order before */
+            continue;
+        }
+        if (ST_UNLIKELY(r->wr_id != wr_id))
+            break;
+        found(match, r, first);
+        __atomic_store_n(&queue->cursor, p + 1, __ATOMIC_RELAXED);
+        return true;
+    }
+    struct st_verbs_request *r = search(queue, wr_id, false);
+    if (!r)
+        return false;
+    found(match, r, retire_before(queue, r->position));
+    return true;
+}
+
+bool st_verbs_expects(struct st_verbs_queue *queue, uint64_t wr_id, bool failed)
+{
+    return failed ? failed_one(queue, wr_id) != NULL : search(queue, wr_id, false) != NULL;
+}

@@ -1,0 +1,300 @@
+/* The verbs layer: what its files share. docs/verbs.md says what is recorded and why.
+ *
+ * A wrapper finds the state of the handle that it was called with (device context, queue pair,
+ * completion queue) in a table; the state knows the provider's own functions. Nothing here
+ * takes a lock. States live in arrays and are never freed, so that a thread that polls a queue
+ * while another destroys a queue pair reads valid memory. */
+#ifndef ST_VERBS_H
+#define ST_VERBS_H
+
+#include "sigmatrace.h"
+
+#include <infiniband/verbs.h>
+
+#define ST_CALLER __builtin_return_address(0)
+#define ST_LIKELY(x) __builtin_expect(!!(x), 1)
+#define ST_UNLIKELY(x) __builtin_expect(!!(x), 0)
+#define ST_NO_POSITION UINT32_MAX
+
+/* Set once by the constructor: is the layer chosen; does the mode record requests and
+ * completions; does it read the time. */
+extern bool st_verbs_on, st_verbs_full, st_verbs_timed;
+
+static inline uint64_t st_verbs_now(void) { return st_verbs_timed ? st_now() : 0; }
+
+/* --- calls.c: numbers for the `call` field ------------------------------------------------ */
+
+enum st_verbs_call {
+    ST_CALL_POST_SEND,
+    ST_CALL_WR_COMPLETE,
+    ST_CALL_BIND_MW,
+    ST_CALL_POLL_CQ,
+    ST_CALL_START_POLL,
+    ST_CALL_NEXT_POLL,
+    ST_CALLS
+};
+extern uint8_t st_verbs_calls[ST_CALLS];
+
+/* --- library.c: the real functions ------------------------------------------------------------ */
+
+/* Wrapped functions of libibverbs, with the version node that the wrapper stands in for. */
+#define ST_VERBS_WRAPPED(X)                                                                        \
+    X(ibv_open_device, "IBVERBS_1.1") X(ibv_close_device, "IBVERBS_1.1")                           \
+    X(ibv_import_device, "IBVERBS_1.10") X(ibv_create_cq, "IBVERBS_1.1")                           \
+    X(ibv_destroy_cq, "IBVERBS_1.1") X(ibv_create_srq, "IBVERBS_1.1")                              \
+    X(ibv_destroy_srq, "IBVERBS_1.1") X(ibv_create_qp, "IBVERBS_1.1")                              \
+    X(ibv_modify_qp, "IBVERBS_1.1") X(ibv_destroy_qp, "IBVERBS_1.1")                               \
+    X(ibv_qp_to_qp_ex, "IBVERBS_1.6") X(ibv_create_ah, "IBVERBS_1.1")                              \
+    X(ibv_destroy_ah, "IBVERBS_1.1") X(ibv_reg_mr, "IBVERBS_1.1")                                  \
+    X(ibv_reg_mr_iova, "IBVERBS_1.7") X(ibv_reg_mr_iova2, "IBVERBS_1.8")                           \
+    X(ibv_reg_dmabuf_mr, "IBVERBS_1.12") X(ibv_rereg_mr, "IBVERBS_1.1")                            \
+    X(ibv_dereg_mr, "IBVERBS_1.1")
+#define ST_VERBS_CALLED(X)                                                                         \
+    X(ibv_query_device, "IBVERBS_1.1") X(ibv_query_port, "IBVERBS_1.1")                            \
+    X(ibv_query_gid, "IBVERBS_1.1") X(_ibv_query_gid_ex, "IBVERBS_1.11")                           \
+    X(ibv_query_qp, "IBVERBS_1.1") X(ibv_get_device_guid, "IBVERBS_1.1")
+
+/* These are macros of the header as well. */
+#undef ibv_reg_mr
+#undef ibv_reg_mr_iova
+#undef ibv_query_port
+
+/* One copy of libibverbs in the process. */
+struct st_verbs_library {
+#define ST_FIELD(name, version) __typeof__(&name) name;
+    ST_VERBS_WRAPPED(ST_FIELD)
+    ST_VERBS_CALLED(ST_FIELD)
+#undef ST_FIELD
+    struct st_verbs_library *next;
+};
+/* The copy that the code at this return address uses; NULL when there is none. */
+struct st_verbs_library *st_verbs_library(const void *caller);
+
+/* libibverbs calls itself through the PLT: a wrapper inside another one passes the call on. */
+extern __thread uint32_t st_verbs_inside;
+/* Its address names the calling thread. */
+extern __thread char st_verbs_self;
+
+/* --- table.c: states by handle ------------------------------------------------------------------ */
+
+struct st_verbs_slot {
+    uint64_t key; /* 0 free, 1 removed, 2 being filled in */
+    void *value;
+};
+struct st_verbs_table {
+    uint32_t bits;
+    struct st_verbs_slot *slots;
+};
+extern struct st_verbs_table st_verbs_hot;  /* contexts, queues, queue pairs by handle and number */
+extern struct st_verbs_table st_verbs_cold; /* memory regions and address handles: object ids */
+
+#define ST_VERBS_PROBES 256u
+
+static inline struct st_verbs_slot *st_verbs_slot_at(const struct st_verbs_table *table,
+                                                     uint64_t key, uint32_t probe)
+{
+    uint32_t home = (uint32_t)(key * 0x9E3779B97F4A7C15ull >> (64 - table->bits));
+    return &table->slots[(home + probe) & ((1u << table->bits) - 1)];
+}
+
+void *st_verbs_search(const struct st_verbs_table *table, uint64_t key);
+
+static inline void *st_verbs_find(const struct st_verbs_table *table, uint64_t key)
+{
+    struct st_verbs_slot *home = st_verbs_slot_at(table, key, 0);
+    if (ST_LIKELY(__atomic_load_n(&home->key, __ATOMIC_ACQUIRE) == key))
+        return home->value;
+    return st_verbs_search(table, key);
+}
+
+/* Adds, or replaces what an object of this address left behind. False: full, and counted. */
+bool st_verbs_put(const struct st_verbs_table *table, uint64_t key, void *value);
+/* Removes it; NULL when it was not there. */
+void *st_verbs_take(const struct st_verbs_table *table, uint64_t key);
+
+static inline uint64_t st_verbs_key(const void *handle) { return (uintptr_t)handle; }
+
+/* A state from an array of `count` states of `size` bytes, each beginning with its `taken`
+ * word; NULL when all are in use (counted). It holds what its former user left in it. They are
+ * taken in turn, so that one that was given back rests before it is used again. */
+void *st_verbs_state(void *array, uint32_t *turn, uint32_t count, size_t size);
+
+/* --- states ---------------------------------------------------------------------------------------- */
+
+struct st_verbs_context {
+    uint32_t taken, index;
+    uint32_t device; /* object id */
+    struct ibv_context *handle;
+    struct st_verbs_library *library;
+    struct ibv_context_ops ops; /* the provider's own */
+    __typeof__(((struct verbs_context *)0)->create_qp_ex) create_qp_ex;
+    __typeof__(((struct verbs_context *)0)->create_cq_ex) create_cq_ex;
+    __typeof__(((struct verbs_context *)0)->create_srq_ex) create_srq_ex;
+    __typeof__(((struct verbs_context *)0)->open_qp) open_qp;
+    __typeof__(((struct verbs_context *)0)->reg_dm_mr) reg_dm_mr;
+};
+
+struct st_verbs_cq {
+    uint32_t taken, id;
+    int (*poll_cq)(struct ibv_cq *, int, struct ibv_wc *);
+    struct st_verbs_context *context;
+    uintptr_t owner;      /* threads that poll it: st_owner_claim */
+    uint64_t polls[2];    /* empty ones, others: by the first thread while it is alone */
+    uint64_t further[2];  /* by all threads afterwards */
+    __typeof__(((struct ibv_cq_ex *)0)->start_poll) start_poll;
+    __typeof__(((struct ibv_cq_ex *)0)->next_poll) next_poll;
+};
+
+struct st_verbs_srq {
+    uint32_t taken, id;
+    uint32_t posted;
+    int (*post_srq_recv)(struct ibv_srq *, struct ibv_recv_wr *, struct ibv_recv_wr **);
+};
+
+/* A request that is outstanding, mode full. */
+struct st_verbs_request {
+    uint64_t wr_id, t_tsc;
+    uint32_t position;
+    uint8_t opcode; /* enum ibv_wr_opcode */
+    bool signaled, done;
+};
+/* One of the two queues of a queue pair. */
+struct st_verbs_queue {
+    struct st_verbs_request *requests; /* mode full: of position & mask */
+    uint32_t mask;
+    uint32_t posted; /* requests so far: the next position */
+    uint32_t cursor; /* before it, all are completed */
+    bool failing;    /* the one before the cursor failed: each one from there on completes */
+};
+
+struct st_verbs_extended;
+
+struct st_verbs_qp {
+    uint32_t taken, id; /* object of the present connection */
+    int (*post_send)(struct ibv_qp *, struct ibv_send_wr *, struct ibv_send_wr **);
+    struct st_channel *message, *one_sided, *in; /* connected; NULL until used */
+    uintptr_t owner; /* threads that post requests: st_owner_claim */
+    struct st_verbs_queue send, receive;
+    uint32_t qpn, received; /* receives completed */
+    bool datagram, signal_all, shared_receive;
+    bool begun, ended; /* of the present connection: past RESET, back in RESET */
+    uint8_t port;
+    struct st_verbs_cq *send_cq, *receive_cq;
+    struct st_verbs_srq *srq;
+    struct st_verbs_context *context;
+    struct ibv_qp *handle;
+    enum ibv_qp_type type;
+    int (*post_recv)(struct ibv_qp *, struct ibv_recv_wr *, struct ibv_recv_wr **);
+    uint64_t send_ops;  /* as asked for at creation */
+    uint32_t max_send, max_receive;
+    struct st_verbs_extended *extended;
+};
+
+static inline struct st_verbs_qp *st_verbs_qp_of(const struct ibv_qp *qp)
+{
+    return st_verbs_find(&st_verbs_hot, st_verbs_key(qp));
+}
+
+static inline uint64_t st_verbs_number_key(const struct st_verbs_context *context, uint32_t qpn)
+{
+    return 1ull << 63 | (uint64_t)context->index << 24 | qpn;
+}
+
+/* --- context.c --------------------------------------------------------------------------------- */
+
+/* The state of a context; made when it was opened behind our back. NULL: not traced. */
+struct st_verbs_context *st_verbs_context_of(struct ibv_context *context, const void *caller);
+/* The library for a call on an object of this context. */
+struct st_verbs_library *st_verbs_library_of(struct ibv_context *context, const void *caller);
+/* device.c: the object of an opened context's device; the LID of a port. */
+uint32_t st_verbs_device(struct ibv_context *context, struct st_verbs_library *library);
+uint32_t st_verbs_lid(struct st_verbs_context *context, uint32_t port);
+
+/* --- queue.c, qp.c, memory.c: functions for a context's table ---------------------------------- */
+
+struct ibv_cq_ex *st_verbs_create_cq_ex(struct ibv_context *, struct ibv_cq_init_attr_ex *);
+struct ibv_srq *st_verbs_create_srq_ex(struct ibv_context *, struct ibv_srq_init_attr_ex *);
+struct ibv_qp *st_verbs_create_qp_ex(struct ibv_context *, struct ibv_qp_init_attr_ex *);
+struct ibv_qp *st_verbs_open_qp(struct ibv_context *, struct ibv_qp_open_attr *);
+struct ibv_mr *st_verbs_reg_dm_mr(struct ibv_pd *, struct ibv_dm *, uint64_t, size_t, unsigned int);
+int st_verbs_post_send(struct ibv_qp *, struct ibv_send_wr *, struct ibv_send_wr **);
+int st_verbs_post_recv(struct ibv_qp *, struct ibv_recv_wr *, struct ibv_recv_wr **);
+int st_verbs_post_srq_recv(struct ibv_srq *, struct ibv_recv_wr *, struct ibv_recv_wr **);
+int st_verbs_bind_mw(struct ibv_qp *, struct ibv_mw *, struct ibv_mw_bind *);
+int st_verbs_poll_cq(struct ibv_cq *, int, struct ibv_wc *);
+
+/* The state of a completion queue; made when it was created behind our back, or NULL. */
+struct st_verbs_cq *st_verbs_cq_of(struct ibv_cq *cq);
+/* Wraps the polling of an extended completion queue. */
+void st_verbs_cq_extend(struct ibv_cq_ex *cq, struct st_verbs_cq *state);
+/* The state of a queue pair, made when it was created behind our back, or NULL. */
+struct st_verbs_qp *st_verbs_qp_adopt(struct ibv_qp *qp);
+/* Wraps the functions of an extended queue pair. */
+void st_verbs_qp_extend(struct ibv_qp_ex *qp, struct st_verbs_qp *state);
+/* Gives back what was made for it. */
+void st_verbs_qp_unextend(struct st_verbs_qp *state);
+
+/* --- outstanding.c --------------------------------------------------------------------------------- */
+
+/* Room for what may be outstanding; forgets what was. */
+void st_verbs_queue_begin(struct st_verbs_queue *queue, uint32_t size);
+
+/* Takes the positions of `count` requests that are about to be posted. */
+static inline uint32_t st_verbs_positions(struct st_verbs_queue *queue, uint32_t count)
+{
+    return __atomic_fetch_add(&queue->posted, count, __ATOMIC_RELAXED);
+}
+
+static inline void st_verbs_outstanding(struct st_verbs_queue *queue, uint32_t position,
+                                        uint64_t t_tsc, uint64_t wr_id, uint8_t opcode,
+                                        bool signaled)
+{
+    struct st_verbs_request *r = &queue->requests[position & queue->mask];
+    r->wr_id = wr_id;
+    r->t_tsc = t_tsc;
+    r->position = position;
+    r->opcode = opcode;
+    r->signaled = signaled;
+    r->done = false;
+}
+
+/* The provider took only `accepted` of `count` requests from `position` on. */
+void st_verbs_refused(struct st_verbs_queue *queue, uint32_t position, uint32_t count,
+                      uint32_t accepted);
+
+struct st_verbs_match {
+    uint32_t position, first;
+    uint64_t posted_tsc;
+    uint8_t opcode;
+};
+/* Finds the request of a completion and retires it; false when it cannot be told which it is
+ * (`match` then says "not known"). */
+bool st_verbs_retire(struct st_verbs_queue *queue, uint64_t wr_id, bool failed,
+                     struct st_verbs_match *match);
+/* Would it be found? */
+bool st_verbs_expects(struct st_verbs_queue *queue, uint64_t wr_id, bool failed);
+
+/* --- send.c ---------------------------------------------------------------------------------------- */
+
+/* A request, however it was posted. */
+struct st_verbs_wr {
+    uint64_t wr_id, raddr, size;
+    struct ibv_ah *ah; /* datagrams */
+    uint32_t rkey, imm, qpn;
+    uint32_t sges;
+    uint8_t opcode, flags; /* flags: enum ibv_send_flags */
+};
+/* What is equal for all requests of one call. */
+struct st_verbs_post {
+    struct st_verbs_qp *qp;
+    uint64_t t_tsc;
+    enum st_verbs_call call;
+    uint8_t depth, flags; /* flags of the op record */
+};
+/* Records a request that was accepted. */
+void st_verbs_posted(const struct st_verbs_post *post, const struct st_verbs_wr *wr,
+                     uint32_t position);
+/* ibv_wc_opcode of a request's completion. */
+uint8_t st_verbs_wc_opcode(uint8_t wr_opcode);
+
+#endif

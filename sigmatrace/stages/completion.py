@@ -1,0 +1,194 @@
+"""Stage completion: what completed, how, and how long after it was posted (layer verbs, ``full``).
+
+The capture names the position of the request in every completion (docs/verbs.md section 2), so
+nothing is searched here: completions are counted, and the positions that they retire are added up.
+A send completion retires the unsignaled requests before it, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from sigmatrace.partition import Partition, Run
+from sigmatrace.schema import NO_POSITION, STAGE_TABLES, Columns, Owner, Queue
+from sigmatrace.stages.base import Stage, SummaryKind
+
+_QUEUE = ["proc", "object", "queue"]
+_KIND = ["proc", "queue", "opcode", "status"]
+_QUEUE_SUMS = ("requests", "cqes", "joined", "retired", "errors")
+_KIND_SUMS = ("count", "size_bytes", "timed", "total_ns")
+
+
+@dataclass(frozen=True)
+class Completed:
+    """What some partitions saw.
+
+    Attributes:
+        queues: By process, object and queue: requests, completions, those of a known position,
+            positions retired, those with an error status.
+        owners: ``(owners,)`` i8, requests by ``schema.Owner``.
+        kinds: By process, queue, opcode and status: completions, bytes, those whose request's
+            time is known, and the sum, least and largest of their latencies.
+    """
+
+    queues: pa.Table
+    kinds: pa.Table
+    owners: NDArray[np.int64]
+
+
+class Completion(Stage):
+    """Makes the tables ``queues`` and ``latencies``."""
+
+    name: ClassVar[str] = "completion"
+    summary: ClassVar[SummaryKind] = "after"
+    requires: ClassVar[Columns] = {
+        "requests": {"proc": "i4", "object": "u4", "queue": "u1", "owner": "u1"},
+        "cqes": {
+            "proc": "i4",
+            "object": "u4",
+            "queue": "u1",
+            "position": "u4",
+            "first": "u4",
+            "opcode": "u1",
+            "status": "u1",
+            "size_bytes": "u4",
+            "posted_tsc": "u8",
+            "posted_ns": "i8",
+            "t_ns": "i8",
+        },
+    }
+    produces: ClassVar[Columns] = {
+        "queues": STAGE_TABLES["queues"],
+        "latencies": STAGE_TABLES["latencies"],
+    }
+
+    def summarize(self, part: Partition) -> Completed:
+        """Count the partition's requests and completions."""
+        posted = _posted(part)
+        queues = pa.concat_tables([posted, _seen(part)])
+        owners = np.bincount(part.column("requests", "owner"), minlength=len(Owner))
+        return Completed(_add_queues(queues), _add_kinds(_timed(part)), owners)
+
+    def combine(self, left: Completed, right: Completed) -> Completed:
+        """Add both."""
+        return Completed(
+            _add_queues(pa.concat_tables([left.queues, right.queues])),
+            _add_kinds(pa.concat_tables([left.kinds, right.kinds])),
+            left.owners + right.owners,
+        )
+
+    def resolve(self, summary: Completed, run: Run) -> Completed:
+        """Put both tables into order."""
+        return Completed(
+            summary.queues.sort_by([(name, "ascending") for name in _QUEUE]),
+            summary.kinds.sort_by([(name, "ascending") for name in _KIND]),
+            summary.owners,
+        )
+
+    def results(self, resolved: Completed) -> Mapping[str, pa.Table]:
+        """Return ``queues`` and ``latencies``."""
+        return {"queues": resolved.queues, "latencies": resolved.kinds}
+
+    def account(self, resolved: Completed) -> Mapping[str, object]:
+        """Return requests and completions; what was sent is retired or outstanding."""
+        table = resolved.queues
+        total = {name: _sum(table.column(name)) for name in _QUEUE_SUMS}
+        send = table.filter(pc.equal(table.column("queue"), int(Queue.SEND)))
+        own = table.filter(pc.equal(table.column("queue"), int(Queue.RECV)))
+        left = pc.subtract(send.column("requests"), send.column("retired"))
+        outstanding = _sum(pc.if_else(pc.greater(left, 0), left, 0))
+        shared = table.filter(pc.equal(table.column("queue"), int(Queue.SHARED)))
+        sends, retired = _sum(send.column("requests")), _sum(send.column("retired"))
+        owners = {one.name.lower(): int(resolved.owners[one]) for one in Owner}
+        return {
+            **total,
+            "owners": owners,
+            "send_requests": sends,
+            "send_retired": retired,
+            "send_outstanding": outstanding,
+            "receives_posted": _sum(own.column("requests")) + _sum(shared.column("requests")),
+            "not_joined": total["cqes"] - total["joined"],
+            "not_joined_shared": _sum(shared.column("cqes")) - _sum(shared.column("joined")),
+            "balance": [
+                {"name": "requests", "left": total["requests"], "right": "records.request"},
+                {
+                    "name": "requests = by owner of the memory",
+                    "left": total["requests"],
+                    "right": sum(owners.values()),
+                },
+                {"name": "completions", "left": total["cqes"], "right": "records.cqe"},
+                {
+                    "name": "send requests = retired + outstanding",
+                    "left": sends,
+                    "right": [retired, outstanding],
+                },
+            ],
+        }
+
+
+def _sum(column: Any) -> int:
+    return int(pc.sum(column).as_py() or 0)
+
+
+def _frame(keys: Mapping[str, Any], sums: Mapping[str, Any], size: int) -> pa.Table:
+    """Return a table of keys and of i8 sums; sums that are not given are 0."""
+    columns = {name: sums.get(name, np.zeros(size, np.int64)) for name in _QUEUE_SUMS}
+    return pa.table({**keys, **{name: np.asarray(x, np.int64) for name, x in columns.items()}})
+
+
+def _posted(part: Partition) -> pa.Table:
+    size = part.tables["requests"].num_rows
+    keys = {name: part.column("requests", name) for name in _QUEUE}
+    return _frame(keys, {"requests": np.ones(size)}, size)
+
+
+def _seen(part: Partition) -> pa.Table:
+    cqes = {name: part.column("cqes", name) for name in ("position", "first", "queue", "status")}
+    size = cqes["position"].size
+    joined = cqes["position"] != NO_POSITION
+    span = (cqes["position"] - cqes["first"]).astype(np.int64) + 1  # modulo 2^32
+    sums = {
+        "cqes": np.ones(size),
+        "joined": joined,
+        "retired": np.where(joined, span, 0),
+        "errors": cqes["status"] != 0,
+    }
+    return _frame({name: part.column("cqes", name) for name in _QUEUE}, sums, size)
+
+
+def _timed(part: Partition) -> pa.Table:
+    known = part.column("cqes", "posted_tsc") != 0
+    latency = part.column("cqes", "t_ns") - part.column("cqes", "posted_ns")
+    keys = {name: part.column("cqes", name) for name in _KIND}
+    low, high = np.iinfo(np.int64).max, np.iinfo(np.int64).min
+    return pa.table(
+        {
+            **keys,
+            "count": np.ones(known.size, np.int64),
+            "size_bytes": part.column("cqes", "size_bytes").astype(np.int64),
+            "timed": known.astype(np.int64),
+            "total_ns": np.where(known, latency, 0),
+            "min_ns": np.where(known, latency, low),
+            "max_ns": np.where(known, latency, high),
+        }
+    )
+
+
+def _add_queues(table: pa.Table) -> pa.Table:
+    added = table.group_by(_QUEUE).aggregate([(name, "sum") for name in _QUEUE_SUMS])
+    made = [f"{name}_sum" for name in _QUEUE_SUMS]
+    return added.select([*_QUEUE, *made]).rename_columns([*_QUEUE, *_QUEUE_SUMS])
+
+
+def _add_kinds(table: pa.Table) -> pa.Table:
+    how = [*((name, "sum") for name in _KIND_SUMS), ("min_ns", "min"), ("max_ns", "max")]
+    added = table.group_by(_KIND).aggregate(how)
+    made = [f"{name}_{kind}" for name, kind in how]
+    return added.select([*_KIND, *made]).rename_columns([*_KIND, *(name for name, _ in how)])

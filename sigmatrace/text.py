@@ -1,0 +1,30 @@
+"""How numbers look to people, in whatever this package prints."""
+
+from __future__ import annotations
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+
+def byte_text(value: float) -> str:
+    """Return bytes with a unit of 1024s: ``1.5 MiB``."""
+    for unit in _UNITS:
+        if value < 1024 or unit == _UNITS[-1]:
+            break
+        value /= 1024
+    return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.3g} {unit}"
+
+
+def count_text(value: int) -> str:
+    """Return a count with thin groups: ``1 234 567``."""
+    return f"{value:,}".replace(",", " ")
+
+
+def counted(value: int, one: str, many: str = "") -> str:
+    """Return a count with its noun: ``1 process``, ``2 000 processes``.
+
+    Args:
+        value: The count.
+        one: The noun for one.
+        many: The noun for all other counts; ``one`` with an s by default.
+    """
+    return f"{count_text(value)} {one if value == 1 else many or one + 's'}"

@@ -1,0 +1,1 @@
+"""Judges that are independent of the trace."""

@@ -1,0 +1,300 @@
+"""RoCEv2 packets of a pcap file. Standard library alone.
+
+Sources:
+    * pcap: the IETF draft "PCAP Capture File Format" (draft-ietf-opsawg-pcap).
+    * RoCEv2: InfiniBand Architecture Specification, volume 1, annex A17: the InfiniBand packet from
+      its base transport header on is the payload of UDP datagrams to port 4791.
+    * Transport headers and opcodes: the same volume, chapter 9 ("Transport layer"): table
+      "OpCode field", and the fields of BTH, DETH, RETH, AtomicETH, XRCETH, AETH, ImmDt, IETH.
+
+What is not verified: the invariant CRC and the checksums of IP and UDP.
+"""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from sigmatrace.errors import SigmaTraceError
+
+PORT = 4791
+_ETHERNET_LINK = 1
+_ETHERTYPE_IPV4, _ETHERTYPE_IPV6, _ETHERTYPE_ROCE_V1 = 0x0800, 0x86DD, 0x8915
+_VLAN_TAGS = (0x8100, 0x88A8)
+_UDP = 17
+_UDP_HEADER, _BTH, _ICRC = 8, 12, 4
+_MAX_FRAME = 1 << 18  # the largest snapshot length of tcpdump
+_MAGICS = {  # of the file: byte order, ns per unit of the fraction of a second
+    b"\xd4\xc3\xb2\xa1": ("<", 1000),
+    b"\xa1\xb2\xc3\xd4": (">", 1000),
+    b"\x4d\x3c\xb2\xa1": ("<", 1),
+    b"\xa1\xb2\x3c\x4d": (">", 1),
+}
+TRANSPORTS = {0: "RC", 1: "UC", 3: "UD", 5: "XRC"}
+_CONGESTION_NOTIFICATION = 0x81
+
+
+class PcapError(SigmaTraceError):
+    """A file is not a pcap capture of an Ethernet."""
+
+    exit_code = 4
+
+
+class Op(IntEnum):
+    """The operation in an opcode (its low five bits; the high three are the transport)."""
+
+    SEND_FIRST = 0
+    SEND_MIDDLE = 1
+    SEND_LAST = 2
+    SEND_LAST_IMM = 3
+    SEND_ONLY = 4
+    SEND_ONLY_IMM = 5
+    WRITE_FIRST = 6
+    WRITE_MIDDLE = 7
+    WRITE_LAST = 8
+    WRITE_LAST_IMM = 9
+    WRITE_ONLY = 10
+    WRITE_ONLY_IMM = 11
+    READ_REQUEST = 12
+    READ_RESPONSE_FIRST = 13
+    READ_RESPONSE_MIDDLE = 14
+    READ_RESPONSE_LAST = 15
+    READ_RESPONSE_ONLY = 16
+    ACKNOWLEDGE = 17
+    ATOMIC_ACKNOWLEDGE = 18
+    COMPARE_SWAP = 19
+    FETCH_ADD = 20
+    SEND_LAST_INV = 22
+    SEND_ONLY_INV = 23
+
+
+RESPONSES = frozenset(range(Op.READ_RESPONSE_FIRST, Op.ATOMIC_ACKNOWLEDGE + 1))
+_WITH_RETH = frozenset({Op.WRITE_FIRST, Op.WRITE_ONLY, Op.WRITE_ONLY_IMM, Op.READ_REQUEST})
+_WITH_ATOMIC = frozenset({Op.COMPARE_SWAP, Op.FETCH_ADD})
+_WITH_IMMEDIATE = frozenset(op for op in Op if op.name.endswith(("_IMM", "_INV")))
+_WITH_AETH = RESPONSES - {Op.READ_RESPONSE_MIDDLE}
+_RETH, _ATOMIC = struct.Struct(">QII"), struct.Struct(">QIQQ")
+
+
+class Packet(NamedTuple):
+    """A RoCEv2 packet; fields whose header it does not have are None.
+
+    Attributes:
+        time_ns: When it was captured, ns since 1970.
+        source: IP address it came from.
+        destination: IP address it went to.
+        transport: "RC", "UC", "UD" or "XRC".
+        op: The operation.
+        qpn: Number of the queue pair it went to.
+        psn: Packet sequence number, 24 bits.
+        payload: Bytes between the headers and the pad.
+        address: Remote virtual address of a write, read or atomic.
+        rkey: Remote key of it.
+        length: Length of the whole write or read (bytes).
+        immediate: Immediate data, or the invalidated rkey, as a number of its big-endian bytes.
+        source_qpn: Number of the sending queue pair (UD).
+        syndrome: Syndrome of an acknowledgement.
+        datagram: Payload of a management datagram, as far as captured; empty for others.
+    """
+
+    time_ns: int
+    source: str
+    destination: str
+    transport: str
+    op: Op
+    qpn: int
+    psn: int
+    payload: int
+    address: int | None
+    rkey: int | None
+    length: int | None
+    immediate: int | None
+    source_qpn: int | None
+    syndrome: int | None
+    datagram: bytes
+
+
+@dataclass
+class FrameCounts:
+    """What a capture file holds, by frames.
+
+    Attributes:
+        frames: All.
+        roce: Decoded RoCEv2 packets.
+        congestion: RoCEv2 congestion notifications.
+        roce_v1: RoCE of version 1, which is not decoded.
+        fragments: Parts of IP fragments, which are not decoded.
+        damaged: RoCEv2 packets that are cut within their headers or contradict themselves.
+        other: Everything else.
+        cut: 1 when the file ends within a frame.
+    """
+
+    frames: int = 0
+    roce: int = 0
+    congestion: int = 0
+    roce_v1: int = 0
+    fragments: int = 0
+    damaged: int = 0
+    other: int = 0
+    cut: int = 0
+
+
+def read_packets(path: Path, counts: FrameCounts) -> Iterator[Packet]:
+    """RoCEv2 packets of a capture file, in the order of the file; every frame is counted.
+
+    Args:
+        path: A pcap file (not pcapng) of an Ethernet, of either byte order, in µs or ns.
+        counts: Counted up.
+
+    Raises:
+        PcapError: It is none, or is damaged.
+    """
+    with path.open("rb") as file:
+        for time_ns, frame in _frames(file, path, counts):
+            counts.frames += 1
+            packet = _decode(time_ns, frame, counts)
+            if packet is not None:
+                counts.roce += 1
+                yield packet
+
+
+def _frames(file: BinaryIO, path: Path, counts: FrameCounts) -> Iterator[tuple[int, bytes]]:
+    """Time (ns) and bytes of each frame."""
+    header = file.read(24)
+    order, unit = _MAGICS.get(header[:4], ("", 0))
+    if not order or len(header) < 24:
+        hint = "tcpdump -w writes one; convert others: editcap -F pcap IN OUT"
+        raise PcapError(f"{path} is not a pcap file", hint)
+    (link,) = struct.unpack_from(order + "I", header, 20)
+    if link & 0xFFFF != _ETHERNET_LINK:
+        raise PcapError(f"{path} is a capture of link type {link & 0xFFFF}", "capture an Ethernet")
+    record = struct.Struct(order + "IIII")
+    while head := file.read(record.size):
+        if len(head) < record.size:
+            counts.cut = 1
+            return
+        seconds, fraction, size, _ = record.unpack(head)
+        if size > _MAX_FRAME:
+            raise PcapError(
+                f"{path}: a frame of {size} bytes before {file.tell()}", "is it damaged?"
+            )
+        frame = file.read(size)
+        if len(frame) < size:
+            counts.cut = 1
+            return
+        yield seconds * 1_000_000_000 + fraction * unit, frame
+
+
+def _decode(time_ns: int, frame: bytes, counts: FrameCounts) -> Packet | None:
+    """The RoCEv2 packet in a frame; any other frame is counted."""
+    try:
+        datagram = _udp_of(frame, counts)
+        if datagram is None:
+            return None
+        source, destination, at = datagram
+        packet = _transport(time_ns, source, destination, frame, at)
+    except (struct.error, IndexError, ValueError):
+        counts.damaged += 1
+        return None
+    if packet is None:
+        counts.congestion += 1
+    return packet
+
+
+def _udp_of(frame: bytes, counts: FrameCounts) -> tuple[str, str, int] | None:
+    """Source, destination and offset of the UDP header, when it is to RoCEv2's port."""
+    if len(frame) < 14:
+        counts.other += 1
+        return None
+    at = 12
+    while (kind := int.from_bytes(frame[at : at + 2], "big")) in _VLAN_TAGS:
+        at += 4
+    at += 2
+    addresses, protocol, fragment, udp = b"", 0, False, 0
+    if kind == _ETHERTYPE_IPV4 and len(frame) >= at + 20:
+        protocol, addresses = frame[at + 9], frame[at + 12 : at + 20]
+        fragment = bool(int.from_bytes(frame[at + 6 : at + 8], "big") & 0x3FFF)
+        udp = at + 4 * (frame[at] & 15)
+    elif kind == _ETHERTYPE_IPV6 and len(frame) >= at + 40:
+        protocol, addresses = frame[at + 6], frame[at + 8 : at + 40]
+        udp = at + 40
+    if kind == _ETHERTYPE_ROCE_V1:
+        counts.roce_v1 += 1
+    elif protocol == _UDP and fragment:
+        counts.fragments += 1
+    elif protocol == _UDP and int.from_bytes(frame[udp + 2 : udp + 4], "big") == PORT:
+        half = len(addresses) // 2
+        return _address(addresses[:half]), _address(addresses[half:]), udp
+    else:
+        counts.other += 1
+    return None
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _address(packed: bytes) -> str:
+    return str(ipaddress.ip_address(packed))
+
+
+def _transport(
+    time_ns: int, source: str, destination: str, frame: bytes, udp: int
+) -> Packet | None:
+    """The packet whose UDP header is at `udp`; None for a congestion notification.
+
+    Raises:
+        ValueError, struct.error, IndexError: It is cut within its headers, or is nonsense.
+    """
+    at = udp + _UDP_HEADER
+    if len(frame) < at + _BTH:
+        raise ValueError("cut")
+    opcode, pad = frame[at], (frame[at + 1] >> 4) & 3
+    if opcode == _CONGESTION_NOTIFICATION:
+        return None
+    transport = TRANSPORTS.get(opcode >> 5)
+    if transport is None:
+        raise ValueError("unknown transport")
+    op = Op(opcode & 31)
+    qpn = int.from_bytes(frame[at + 5 : at + 8], "big")
+    psn = int.from_bytes(frame[at + 9 : at + 12], "big")
+    at += _BTH
+    source_qpn = None
+    if transport == "UD":
+        source_qpn = struct.unpack_from(">II", frame, at)[1] & 0xFFFFFF
+        at += 8
+    elif transport == "XRC" and op not in RESPONSES:
+        at += 4
+    at, address, rkey, length, immediate, syndrome = _extended(op, frame, at)
+    end = udp + int.from_bytes(frame[udp + 4 : udp + 6], "big") - _ICRC - pad
+    if end < at:
+        raise ValueError("shorter than its headers")
+    return Packet(
+        *(time_ns, source, destination, transport, op, qpn, psn, end - at),
+        *(address, rkey, length, immediate, source_qpn, syndrome),
+        frame[at:end] if transport == "UD" and qpn == 1 else b"",
+    )
+
+
+_Extended = tuple[int, int | None, int | None, int | None, int | None, int | None]
+
+
+def _extended(op: Op, frame: bytes, at: int) -> _Extended:
+    """Offset behind the headers at `at`; address, rkey, length, immediate, syndrome in them."""
+    address = rkey = length = immediate = syndrome = None
+    if op in _WITH_RETH:
+        address, rkey, length = _RETH.unpack_from(frame, at)
+        at += _RETH.size
+    elif op in _WITH_ATOMIC:
+        address, rkey, *_ = _ATOMIC.unpack_from(frame, at)
+        at += _ATOMIC.size
+    elif op in _WITH_AETH:
+        syndrome = frame[at]
+        at += 12 if op is Op.ATOMIC_ACKNOWLEDGE else 4
+    if op in _WITH_IMMEDIATE:
+        (immediate,) = struct.unpack_from(">I", frame, at)
+        at += 4
+    return at, address, rkey, length, immediate, syndrome

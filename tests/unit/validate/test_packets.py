@@ -1,0 +1,138 @@
+"""The decoder of frames: headers, file formats, and what it refuses or counts."""
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from sigmatrace.validate.packets import FrameCounts, Op, Packet, PcapError, read_packets
+from tests.unit.validate import wire
+from tests.unit.validate.wire import RC, UC, UD, XRC, packet, write_pcap
+
+
+def read(path: Path) -> tuple[list[Packet], FrameCounts]:
+    counts = FrameCounts()
+    return list(read_packets(path, counts)), counts
+
+
+def only(tmp_path: Path, frame: bytes) -> Packet:
+    (found,), counts = read(write_pcap(tmp_path / "one.pcap", [frame]))
+    assert counts == FrameCounts(frames=1, roce=1)
+    return found
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 4, 5, 1023, 1024])
+def test_payload_is_without_pad_headers_and_checksum(tmp_path: Path, size: int) -> None:
+    found = only(tmp_path, packet(RC | wire.SEND_ONLY, 7, size))
+    assert (found.payload, found.op, found.psn) == (size, Op.SEND_ONLY, 7)
+    assert (found.source, found.destination, found.qpn) == (wire.A, wire.B, 0x11)
+    assert found.transport == "RC"
+
+
+def test_headers_of_one_sided_operations(tmp_path: Path) -> None:
+    write = wire.reth(0xFEDCBA9876543210, 0xCAFE, 5000)
+    found = only(tmp_path, packet(RC | wire.WRITE_FIRST, 1, 1024, headers=write))
+    assert (found.address, found.rkey, found.length) == (0xFEDCBA9876543210, 0xCAFE, 5000)
+    assert found.payload == 1024
+    imm = wire.reth(8, 9, 3) + wire.number(0x01020304)
+    found = only(tmp_path, packet(UC | wire.WRITE_ONLY_IMM, 1, 3, headers=imm))
+    assert (found.transport, found.immediate, found.payload) == ("UC", 0x01020304, 3)
+    atomic = struct.pack(">QIQQ", 64, 5, 1, 2)
+    found = only(tmp_path, packet(RC | wire.COMPARE_SWAP, 1, headers=atomic))
+    assert (found.op, found.address, found.rkey) == (Op.COMPARE_SWAP, 64, 5)
+    assert (found.length, found.payload) == (None, 0)
+
+
+def test_headers_of_answers(tmp_path: Path) -> None:
+    nak = wire.number(0x62 << 24 | 5)
+    assert only(tmp_path, packet(RC | wire.ACK, 1, headers=nak)).syndrome == 0x62
+    both = wire.ACKNOWLEDGED + bytes(8)
+    assert only(tmp_path, packet(RC | wire.ATOMIC_ACK, 1, headers=both)).payload == 0
+    middle = only(tmp_path, packet(RC | wire.RESPONSE_MIDDLE, 1, 1024))
+    assert (middle.syndrome, middle.payload) == (None, 1024)
+
+
+def test_transports_with_headers_of_their_own(tmp_path: Path) -> None:
+    headers = wire.deth(0x77) + wire.number(42)
+    found = only(tmp_path, packet(UD | wire.SEND_ONLY_IMM, 1, 10, headers=headers))
+    assert (found.transport, found.source_qpn, found.immediate) == ("UD", 0x77, 42)
+    assert found.payload == 10
+    found = only(tmp_path, packet(XRC | wire.SEND_ONLY, 1, 10, headers=wire.number(9)))
+    assert (found.transport, found.payload) == ("XRC", 10)
+    found = only(tmp_path, packet(RC | wire.SEND_ONLY_INV, 1, 10, headers=wire.number(0xAB)))
+    assert (found.op, found.immediate, found.payload) == (Op.SEND_ONLY_INV, 0xAB, 10)
+
+
+def test_ipv6_and_vlan(tmp_path: Path) -> None:
+    frame = packet(wire.SEND_ONLY, 1, 5, source="fe80::1", destination="fe80::2", vlan=True)
+    found = only(tmp_path, frame)
+    assert (found.source, found.destination, found.payload) == ("fe80::1", "fe80::2", 5)
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("nanoseconds", [False, True])
+def test_byte_order_and_time_unit(tmp_path: Path, order: str, nanoseconds: bool) -> None:
+    frames = [packet(wire.SEND_ONLY, psn) for psn in range(3)]
+    path = write_pcap(tmp_path / "x.pcap", frames, order=order, nanoseconds=nanoseconds)
+    fraction = 7 if nanoseconds else 7000
+    assert [one.time_ns for one in read(path)[0]] == [n * 10**9 + fraction for n in range(3)]
+
+
+def test_cut_frames_keep_their_length(tmp_path: Path) -> None:
+    """A capture of headers alone is enough; less than them is damaged."""
+    frame = packet(wire.WRITE_ONLY, 1, 1000, headers=wire.reth(1, 2, 1000))
+    headers = 14 + 20 + 8 + 12 + 16
+    (found,), _ = read(write_pcap(tmp_path / "x.pcap", [frame], snap=headers))
+    assert found.payload == 1000
+    found, counts = read(write_pcap(tmp_path / "x.pcap", [frame], snap=headers - 1))
+    assert (found, counts) == ([], FrameCounts(frames=1, damaged=1))
+
+
+def test_what_is_no_packet_is_counted(tmp_path: Path) -> None:
+    good = packet(wire.SEND_ONLY, 1, 100)
+    fragment = good[:20] + b"\x20\x00" + good[22:]
+    other_port = good[:36] + b"\x12\xb8" + good[38:]
+    version_1 = good[:12] + b"\x89\x15" + good[14:]
+    unknown = packet(0x1F, 1)
+    contradicting = packet(wire.WRITE_ONLY, 1)[:60]
+    notification = packet(0x81, 0, 16)
+    frames = [
+        good,
+        fragment,
+        other_port,
+        version_1,
+        unknown,
+        contradicting,
+        notification,
+        b"",
+        good,
+    ]
+    found, counts = read(write_pcap(tmp_path / "x.pcap", frames))
+    assert len(found) == 2
+    assert counts == FrameCounts(9, 2, congestion=1, roce_v1=1, fragments=1, damaged=2, other=2)
+
+
+def test_a_file_that_ends_within_a_frame(tmp_path: Path) -> None:
+    path = write_pcap(tmp_path / "x.pcap", [packet(wire.SEND_ONLY, n) for n in range(2)])
+    whole = path.read_bytes()
+    for missing in (1, 60, 70):
+        path.write_bytes(whole[:-missing])
+        found, counts = read(path)
+        assert (len(found), counts.cut) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\x0a\x0d\x0d\x0a" + bytes(40),  # pcapng
+        struct.pack("<IHHiII", 0xA1B2C3D4, 2, 4, 0, 0, 65535),  # header cut
+        struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 113),  # not an Ethernet
+        struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1) + b"\xff" * 16,
+    ],
+)
+def test_files_that_are_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "x.pcap"
+    path.write_bytes(content)
+    with pytest.raises(PcapError, match=r"x\.pcap"):
+        read(path)
