@@ -74,8 +74,9 @@ def _of_reader(account: Account) -> Iterator[tuple[str, int, int]]:
     yield "bytes of files = whole + damaged + cut + foreign", size, parts
     for name, one in account.schemas.items():
         closed = one.read + one.damaged + one.bad_channel + one.unused
-        text = f"{name}: written + surplus = read + damaged + bad_channel + unused + missing"
-        yield text, one.written + one.surplus, closed + one.missing
+        known = "written + recovered + surplus"
+        text = f"{name}: {known} = read + damaged + bad_channel + unused + missing"
+        yield text, one.written + one.recovered + one.surplus, closed + one.missing
         open_ = one.read_open + one.damaged_open + one.bad_channel_open + one.unused_open
         text = f"{name}: found in chunks = read + damaged + bad_channel + unused"
         yield text, one.found, closed + open_
