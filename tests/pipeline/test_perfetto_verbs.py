@@ -349,7 +349,7 @@ def test_bytes_per_second_of_queue_pairs_and_nics(load):
 
 def test_a_ucp_call_a_uct_call_and_a_post_nest_on_the_thread(load):
     ops = [
-        send(12, 3, depth=2, layer=Layer.VERBS, channel=0, call=0, op=Op.PUT, flow=3),
+        send(12, depth=2, layer=Layer.VERBS, channel=0, call=0, op=Op.PUT, flow=3),
         send(11, 6, depth=1, layer=Layer.UCT, channel=4),
         send(10, 20, call=OUTER, layer=Layer.UCP),
         receive(40, 3, layer=Layer.VERBS, channel=1),
@@ -364,7 +364,7 @@ def test_a_ucp_call_a_uct_call_and_a_post_nest_on_the_thread(load):
     assert [tuple(row.values()) for row in rows] == [
         (10, 20, 0, "ucp_tag_send_nbx", None),
         (11, 6, 1, "fi_send", "ucp_tag_send_nbx"),
-        (12, 3, 2, "put", "fi_send"),
+        (12, 0, 2, "put", "fi_send"),
         (40, 0, 0, "fi_recv", None),
     ]
     arrow = "select a.ts as sent, b.ts as got from flow join slice a on slice_out = a.id"
@@ -391,7 +391,8 @@ def rank_file(folder, rank, qpn, peer_qpn, posts, arrivals):
         at = [10**12 + 2 * t for t in posts]
         row = {"t_tsc": at, "size_bytes": 64}
         n, k = len(posts), range(len(posts))
-        file.chunk(Schema.OP, 100 + rank, records(Schema.OP, n, op=Op.SEND, ordinal=k, **row))
+        sent = records(Schema.OP, n, op=Op.SEND, ordinal=k, aux=k, **row)
+        file.chunk(Schema.OP, 100 + rank, sent)
         queue = {"object": qp, "queue": Queue.SEND, "position": k}
         file.chunk(Schema.REQUEST, 100 + rank, records(Schema.REQUEST, n, opcode=2, **queue, **row))
         ends = records(Schema.CQE, n, t_tsc=[t + 80 for t in at], posted_tsc=at, first=k, **queue)
@@ -426,6 +427,8 @@ def test_rank_files_of_verbs_make_a_balanced_ledger_and_a_whole_trace(tmp_path, 
     ((owner, values),) = depths(tp).items()
     assert owner[1] == "QP 0x11 → rank 1"
     assert [depth for _, depth in values] == [1, 0] * 50
+    posts = "select count(*), max(s.dur) as dur from slice s join thread_track t on t.id = track_id"
+    assert tp.query(f"{posts} where t.name is null") == [{"count(*)": 100, "dur": 0}]
     nics = "select name from track where parent_id = (select id from track where name = 'NICs')"
     assert [row["name"] for row in tp.query(nics)] == ["mlx5_0 port 1 (host)"]
 
