@@ -139,9 +139,12 @@ class PerfettoExporter(Exporter):
             records = {
                 "op_records": writer.write(operations(part, run, tracks)),
                 "completion_records": writer.write(completions(part, tracks)),
-                "request_records": writer.write(request_rows(part, tracks)),
-                "cqe_records": writer.write(cqe_rows(part, tracks)),
+                "request_records": 0,
+                "cqe_records": 0,
             }
+            if tracks.qps.keys.size:
+                records["request_records"] = writer.write(request_rows(part, tracks))
+                records["cqe_records"] = writer.write(cqe_rows(part, tracks))
         flows.save(staging / f"{name}.flows", writer.ends)
         save_queues(staging / f"{name}.queues", part, tracks)
         for table in ("request", "cqe"):

@@ -95,6 +95,8 @@ def amounts_of(part: Partition, tracks: Tracks) -> np.ndarray:
     Bins are as in the table ``timeline``: aligned to their width, a power of two that is at most
     the run's; so they can be joined to the run's later.
     """
+    if tracks.qps.keys.size == 0:
+        return np.empty(0, AMOUNT)
     mine = np.flatnonzero(part.column("ops", "layer") == Layer.VERBS)
     qp = tracks.qps.channel[part.column("ops", "channel")[mine]]
     direction = _direction(part.column("ops", "op")[mine])
