@@ -72,21 +72,8 @@ def regions(
         texts: Names by key.
         tracks: Those of the run.
     """
-    length = np.zeros(marks.size, np.int64)
-    is_open = np.zeros(marks.size, bool)
     begin, kind = marks["t_ns"].copy(), marks["kind"].copy()
-    zeros = np.zeros(marks.size, np.uint8)
-    order, starts = group_rows(marks["thread"].copy(), tracks.run.tables["threads"].num_rows)
-    strays = closed = 0
-    for thread in np.flatnonzero(np.diff(starts)).tolist():
-        mine = order[starts[thread] : starts[thread + 1]]
-        sort_rows(mine, begin, length, zeros)
-        ends, stray = pair_regions(mine, kind, key, MarkKind.BEGIN, MarkKind.END)
-        paired = ends >= 0
-        length[mine[paired]] = begin[ends[paired]] - begin[mine[paired]]
-        is_open[mine[~paired]] = kind[mine[~paired]] == MarkKind.BEGIN
-        strays += stray
-        closed += int(paired.sum())
+    length, is_open, strays = _pair(marks, begin, kind, key, tracks)
     shown = np.flatnonzero((kind == MarkKind.BEGIN) | (kind == MarkKind.INSTANT))
     none = np.zeros(shown.size, np.uint8)
     rows = Rows(
@@ -108,8 +95,28 @@ def regions(
         "mark_records": marks.size,
         "mark_instants": int(known[MarkKind.INSTANT]),
         "mark_unknown": marks.size - int(known[list(MarkKind)].sum()),
-        "regions_closed": closed,
+        "regions_closed": int(known[MarkKind.BEGIN]) - int(is_open.sum()),
         "regions_open": int(is_open.sum()),
         "regions_stray_ends": strays,
     }
     return rows, counts
+
+
+def _pair(
+    marks: np.ndarray, begin: np.ndarray, kind: np.ndarray, key: np.ndarray, tracks: Tracks
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Return how long regions took (ns), which begins have no end, and how many ends no begin."""
+    length = np.zeros(marks.size, np.int64)
+    is_open = np.zeros(marks.size, bool)
+    zeros = np.zeros(marks.size, np.uint8)
+    order, starts = group_rows(marks["thread"].copy(), tracks.run.tables["threads"].num_rows)
+    strays = 0
+    for thread in np.flatnonzero(np.diff(starts)).tolist():
+        mine = order[starts[thread] : starts[thread + 1]]
+        sort_rows(mine, begin, length, zeros)
+        ends, stray = pair_regions(mine, kind, key, MarkKind.BEGIN, MarkKind.END)
+        paired = ends >= 0
+        length[mine[paired]] = begin[ends[paired]] - begin[mine[paired]]
+        is_open[mine[~paired]] = kind[mine[~paired]] == MarkKind.BEGIN
+        strays += stray
+    return length, is_open, strays
