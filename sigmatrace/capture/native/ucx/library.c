@@ -25,7 +25,7 @@ void *ucx_symbol(const char *name, const void *caller)
     if (dladdr(caller, &info) && info.dli_fname) {
         void *scope = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
         if (scope) {
-            void *symbol = dlsym(scope, name);
+            void *symbol = st_dlsym(scope, name);
             dlclose(scope);
             if (symbol && !own_symbol(symbol))
                 return symbol;
@@ -61,7 +61,7 @@ static struct ucx_library *library_open(void *init)
     struct ucx_library *library = handle ? calloc(1, sizeof(*library)) : NULL;
     if (!library)
         return NULL;
-#define UCX_LOAD(name) library->name = (__typeof__(library->name))dlsym(handle, #name);
+#define UCX_LOAD(name) library->name = (__typeof__(library->name))st_dlsym(handle, #name);
     UCX_UCP_WRAPPED(UCX_LOAD)
     UCX_UCP_CALLED(UCX_LOAD)
 #undef UCX_LOAD

@@ -20,10 +20,10 @@ extern enum st_mode ucx_mode;
 
 /* --- the real functions ---------------------------------------------------------------------- */
 
-/* Every UCP function that is wrapped, or called by a wrapper. */
+/* UCP functions that are wrapped, and others that wrappers call. */
 #define UCX_UCP_WRAPPED(X)                                                                         \
-    X(ucp_init_version) X(ucp_worker_create) X(ucp_worker_destroy) X(ucp_worker_get_address)       \
-    X(ucp_worker_query) X(ucp_ep_create) X(ucp_ep_close_nbx) X(ucp_ep_close_nb)                    \
+    X(ucp_init_version) X(ucp_worker_create) X(ucp_worker_destroy) X(ucp_ep_create)                \
+    X(ucp_ep_close_nbx) X(ucp_ep_close_nb)                                                         \
     X(ucp_disconnect_nb) X(ucp_ep_destroy) X(ucp_ep_rkey_unpack) X(ucp_rkey_destroy)               \
     X(ucp_mem_map) X(ucp_mem_unmap) X(ucp_request_free) X(ucp_request_cancel)                      \
     X(ucp_tag_send_nbx) X(ucp_tag_send_nb) X(ucp_tag_send_nbr) X(ucp_tag_send_sync_nbx)            \
@@ -40,6 +40,7 @@ extern enum st_mode ucx_mode;
     X(ucp_worker_flush)
 #define UCX_UCP_CALLED(X)                                                                          \
     X(ucp_get_version_string) X(ucp_worker_release_address) X(ucp_worker_address_query)            \
+    X(ucp_worker_get_address) X(ucp_worker_query)                                                  \
     X(ucp_ep_query) X(ucp_mem_query) X(ucp_request_check_status) X(ucp_request_release)
 
 /* Members of uct_iface_ops_t that are wrapped. */
