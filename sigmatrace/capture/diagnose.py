@@ -114,7 +114,7 @@ def _obstacles(program: Program, attempt: Attempt) -> Iterator[str]:
             f"{program.path} runs with another user's rights (setuid, setgid or capabilities):"
             " the loader ignores LD_PRELOAD"
         )
-    linked = _linked(program, attempt)
+    linked = _linked(program)
     if linked and not set(linked) & set(attempt.layers):
         for layers, why in _untraced(linked, attempt):
             yield f"{program.path} is linked with layer {', '.join(layers)}, which was {why}"
@@ -127,7 +127,7 @@ def _unseen(attempt: Attempt) -> list[str]:
     if attempt.failed:
         return [_FAILED]
     for program in attempt.programs:
-        linked = _linked(program, attempt)
+        linked = _linked(program)
         if linked:
             traced = ", ".join(layer for layer in linked if layer in attempt.layers)
             return [
@@ -201,12 +201,14 @@ def _is_mpi(attempt: Attempt) -> bool:
     return any(name.startswith("libmpi") for one in attempt.programs for name in one.needed)
 
 
-def _linked(program: Program, attempt: Attempt) -> list[str]:
-    """Return its layers; those below others (libfabric brings libibverbs) only where chosen."""
+def _linked(program: Program) -> list[str]:
+    """Return the layers that a program is linked with: the upper ones, where there are any.
+
+    libfabric is itself linked with libibverbs, and so is every program of it.
+    """
     linked = [
         layer
         for layer, info in LAYERS.items()
         if any(name.startswith(info.linked) for name in program.needed)
     ]
-    shims = {LAYERS[x].shim for x in linked if LAYERS[x].default or x in attempt.layers}
-    return [layer for layer in linked if LAYERS[layer].shim in shims] or linked
+    return [layer for layer in linked if LAYERS[layer].default] or linked
