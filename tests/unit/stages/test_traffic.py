@@ -79,7 +79,7 @@ def test_operations_and_aggregates_meet_in_one_row():
         (0, 1, Layer.UCP, Op.SEND, 0): (12, 1100, 1),
         (0, 1, Layer.UCP, Op.SEND, 1): (1, 7, 0),
         (0, 1, Layer.UCP, Op.RECV, 0): (1, 100, 0),
-        (1, 0, Layer.UCP, Op.GET, 0): (1, 5, 0),
+        (0, 1, Layer.UCP, Op.GET, 0): (1, 5, 0),  # its bytes flow back
         (1, -1, Layer.OFI, Op.PUT, 0): (3, 2**64 - 1, 0),
         (-1, -1, 0, Op.PUT, 0): (1, 3, 0),
     }
