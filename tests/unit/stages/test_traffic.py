@@ -149,7 +149,8 @@ def test_tables_equal_python_in_whatever_order_partitions_are_merged(pieces, ran
     first = min((row[0] for row in rows), default=0)
     shift = bin_shift(first, max((row[0] for row in rows), default=0))
     for t, proc, src, dst, layer, op, depth, size, flags in rows:
-        pair = pairs[src, dst, layer, op, depth]
+        ends = (dst, src) if op == Op.GET else (src, dst)
+        pair = pairs[(*ends, layer, op, depth)]
         pair[0], pair[1], pair[2] = pair[0] + 1, pair[1] + size, pair[2] + flags % 2
         if flags < OpFlag.NESTED:
             cell = bins[(t >> shift) - (first >> shift), proc, layer, op]
