@@ -33,12 +33,25 @@ def perftest(program: str, *options: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Ran:
-    """A server on node 0 and a client on node 1 that ran, and what was captured meanwhile."""
+    """What ran on the nodes, and what was captured meanwhile.
+
+    Attributes:
+        rig: The nodes.
+        results: Of a pair of programs: the server's on node 0, then the client's on node 1.
+        wire: The packets.
+    """
 
     rig: Rig
-    server: Result
-    client: Result
+    results: tuple[Result, ...]
     wire: PacketCapture
+
+    @property
+    def server(self) -> Result:
+        return self.results[0]
+
+    @property
+    def client(self) -> Result:
+        return self.results[-1]
 
     def flow(self, sender: int, qpn: int) -> Flow:
         """What a node sent to the queue pair of the other one."""
@@ -86,7 +99,7 @@ def run_pair(
         try:
             with rig.capture.into(capture), within():
                 results = rig.pair(server, client or server, port, env=env)
-            return Ran(rig, *results, read_capture(capture))
+            return Ran(rig, results, read_capture(capture))
         except RigError as error:
             if _TOO_EARLY not in str(error) or attempt == _ATTEMPTS:
                 raise

@@ -28,6 +28,8 @@ OP_OF = {
 KIND_OF = ("WRITE", "WRITE_IMM", "SEND", "SEND_IMM", "READ", "COMPARE_SWAP", "FETCH_ADD")
 """``enum ibv_wr_opcode`` as the wire names it."""
 CM_QPN = 1
+SHIMS = {"verbs": "verbs", "ucp": "ucx", "uct": "ucx", "ofi": "ofi"}
+"""The native library of a layer."""
 Amount = tuple[int, int]
 Flows = dict[tuple[int, int], dict[Op, Amount]]
 
@@ -58,12 +60,15 @@ class Traced:
 
     @cached_property
     def operations(self) -> Flows:
-        """By sending node and receiving queue pair, operations with their count and bytes."""
+        """By sending node and receiving queue pair, operations with their count and bytes.
+
+        What a process sends to itself is on no wire.
+        """
         found: Flows = defaultdict(dict)
         query = f"""select p.node, p.qpn, o.op, count(*), sum(o.size_bytes) from ops o
             join channels c on c.channel = o.channel
             join peers p on p.proc = c.proc and p.object = c.object and p.peer = c.peer
-            where o.op <> {Op.RECV} group by all"""
+            where o.op <> {Op.RECV} and o.src_proc <> o.dst_proc group by all"""
         for node, qpn, op, count, size in self.rows(query):
             found[node, qpn][Op(op)] = (count, int(size))
         return dict(found)
@@ -72,7 +77,7 @@ class Traced:
     def wire(self) -> Flows:
         """The same, as the packets say."""
         found: Flows = defaultdict(dict)
-        nodes = {node.address: node.number for node in self.ran.rig.nodes}
+        nodes = {ip: node.number for node in self.ran.rig.nodes for ip in node.addresses}
         for flow in self.ran.wire.flows:
             amounts: Counter[tuple[Op, int]] = Counter()
             for message in flow.messages:
@@ -114,21 +119,32 @@ def run_traced(
 ) -> Traced:
     """Runs a pair of programs traced, and correlates what they left; any loss is an error."""
     run = rig.share / folder.name
-    libraries = ":".join(str(library(name)) for name in ("core", "verbs"))
-    env = {
-        "LD_PRELOAD": libraries,
-        "SIGMATRACE_OUT": f"/share/{folder.name}",
-        "SIGMATRACE_MODE": mode,
-        "SIGMATRACE_LAYERS": layers,
-    }
+    env = tracing(run, mode, layers)
 
     def fresh() -> None:
         shutil.rmtree(run, ignore_errors=True)
         run.mkdir()
 
     ran = run_pair(rig, folder, server, client, port=port, env=env, before=fresh, **more)
-    out = folder / "out"
-    result = api.run(run, export=["parquet"], out=out, strict=True)
+    return correlated(ran, run, folder / "out", mode)
+
+
+def tracing(run: Path, mode: str, layers: str) -> dict[str, str]:
+    """The environment of programs that leave their trace in a folder of the share."""
+    shims = dict.fromkeys(["core", *(SHIMS[layer] for layer in layers.split(","))])
+    return {
+        "LD_PRELOAD": ":".join(str(library(name)) for name in shims),
+        "SIGMATRACE_OUT": f"/share/{run.name}",
+        "SIGMATRACE_MODE": mode,
+        "SIGMATRACE_LAYERS": layers,
+    }
+
+
+def correlated(
+    ran: Ran, run: Path, out: Path, mode: str, export: Sequence[str] = ("parquet",)
+) -> Traced:
+    """Correlates what programs left in a folder; any loss is an error."""
+    result = api.run(run, export=export, out=out, strict=True)
     return Traced(ran, mode, result, _views(out / "parquet"))
 
 
