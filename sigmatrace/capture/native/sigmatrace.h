@@ -45,6 +45,9 @@ ST_API uint8_t st_call_register(const char *name);
 ST_API void st_warn_once(bool *once, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Count something that could not be recorded, by reason (static string). */
 ST_API void st_lost(const char *reason, uint64_t n);
+/* An operation passes by because st_recording() said no: counted as lost where the recording has
+ * failed, not where the program has stopped it. (st_channel_get counts by itself.) */
+ST_API void st_refused(void);
 
 /* --- for the Python side ------------------------------------------------------------- */
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, types
 
-from sigmatrace.export.kernels.packets import _RECV
+from sigmatrace.export.kernels.packets import SINK
 
 BUCKETS = 256
 """Parts into which ends of arrows are sorted, so that only one part must fit memory."""
@@ -17,7 +17,7 @@ _ROWS = types.Array(types.int64, 2, "C")
 _I8 = types.Array(types.int64, 1, "C")
 _READ_I8 = types.Array(types.int64, 1, "C", readonly=True)
 _READ_U8 = types.Array(types.uint64, 1, "C", readonly=True)
-_READ_U1 = types.Array(types.uint8, 1, "C", readonly=True)
+_READ_U2 = types.Array(types.uint16, 1, "C", readonly=True)
 
 
 @njit(inline="always")
@@ -27,15 +27,15 @@ def _mixed(flow, bits):
     return np.int64(mixed >> np.uint64(64 - bits))
 
 
-@njit(types.void(_READ_I8, _READ_U8, _READ_I8, _READ_U1, _ROWS), cache=True, nogil=True)
-def collect_ends(order, flow, t, op, out):
+@njit(types.void(_READ_I8, _READ_U8, _READ_I8, _READ_U2, _ROWS), cache=True, nogil=True)
+def collect_ends(order, flow, t, shown, out):
     """Note the ends of arrows of one track, in the order in which they are written.
 
     Args:
         order: i8[m], row numbers.
         flow: u8[n], 0 = none.
         t: i8[n], ns.
-        op: u1[n], ``schema.Op``.
+        shown: u2[n]; those with the bit ``SINK`` are receives.
         out: i8[k, 3], one for each row with a flow: flow, time, 1 for a receive.
     """
     used = 0
@@ -44,7 +44,7 @@ def collect_ends(order, flow, t, op, out):
         if flow[row] != 0:
             out[used, 0] = np.int64(flow[row])
             out[used, 1] = t[row]
-            out[used, 2] = op[row] == _RECV
+            out[used, 2] = (shown[row] & SINK) != 0
             used += 1
 
 

@@ -33,6 +33,18 @@ def store(typing_context, out, at, value):
     return types.void(out, types.int64, value), generate
 
 
+@intrinsic
+def load(typing_context, address, index):
+    """Load element ``index`` of an array of u8 whose data is at ``address``, unchecked."""
+
+    def generate(context, builder, signature, arguments):
+        number = context.get_value_type(types.uint64)
+        base = builder.inttoptr(arguments[0], number.as_pointer())
+        return builder.load(builder.gep(base, [arguments[1]]))
+
+    return types.uint64(types.int64, types.int64), generate
+
+
 @njit(inline="always")
 def put_varint(out, at, value):
     """Write a varint and return the place behind it; numbers below 2**28 take no branch."""
