@@ -5,7 +5,6 @@ Usage: python -m tests.rigs.golden FOLDER
 
 from __future__ import annotations
 
-import csv
 import io
 import shutil
 import sys
@@ -15,11 +14,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.rigs.programs import Ran, run_pair
+from tests.rigs.programs import run_pair
 from tests.rigs.rig import Rig
 from tests.rigs.traced import tracing
 
-ARCHIVE, WIRE = "two-hosts.tar.xz", "wire.csv"
+ARCHIVE, WIRE = "two-hosts.tar.xz", "wire.pcap"
 MESSAGES = 500
 PROGRAM = ["ibv_rc_pingpong", "-g", "1", "-s", "64", "-n", str(MESSAGES)]
 DELAY = ("delay", "5ms")  # at both senders: else the run is too short to see how clocks drift
@@ -38,7 +37,7 @@ def main() -> None:
         env["LD_PRELOAD"] = ":".join(f"/share/{shim.name}" for shim in shims)
         ran = run_pair(rig, Path(work), PROGRAM, env=env, within=lambda: _slowed(rig))
         files = {path.name: path.read_bytes() for path in run.glob("*.msgpack")}
-        pack(target / ARCHIVE, {**files, WIRE: _wire(ran)})
+        pack(target / ARCHIVE, {**files, WIRE: ran.capture.read_bytes()})
 
 
 @contextmanager
@@ -55,18 +54,6 @@ def pack(archive: Path, files: dict[str, bytes]) -> None:
             member = tarfile.TarInfo(name)
             member.size = len(files[name])
             tar.addfile(member, io.BytesIO(files[name]))
-
-
-def _wire(ran: Ran) -> bytes:
-    """When each message was on the wire."""
-    nodes = {ip: node.number for node in ran.rig.nodes for ip in node.addresses}
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["sender", "ordinal", "wire_ns"])
-    for flow in ran.wire.flows:
-        sent = enumerate(message.time_ns for message in flow.messages)
-        writer.writerows((f"node{nodes[flow.source]}", *row) for row in sent)
-    return text.getvalue().encode()
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from sigmatrace.validate.pcap import Flow, PacketCapture, read_capture
@@ -38,12 +39,16 @@ class Ran:
     Attributes:
         rig: The nodes.
         results: Of a pair of programs: the server's on node 0, then the client's on node 1.
-        wire: The packets.
+        capture: File of the packets.
     """
 
     rig: Rig
     results: tuple[Result, ...]
-    wire: PacketCapture
+    capture: Path
+
+    @cached_property
+    def wire(self) -> PacketCapture:
+        return read_capture(self.capture)
 
     @property
     def server(self) -> Result:
@@ -99,7 +104,7 @@ def run_pair(
         try:
             with rig.capture.into(capture), within():
                 results = rig.pair(server, client or server, port, env=env)
-            return Ran(rig, results, read_capture(capture))
+            return Ran(rig, results, capture)
         except RigError as error:
             if _TOO_EARLY not in str(error) or attempt == _ATTEMPTS:
                 raise
