@@ -5,29 +5,25 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
 from sigmatrace.export.kernels.packets import SINK
+from sigmatrace.kernel import I8R, I8W, I8W2, U2R, U8R, kernel
 
 BUCKETS = 256
 """Parts into which ends of arrows are sorted, so that only one part must fit memory."""
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
-_ROWS = types.Array(types.int64, 2, "C")
-_I8 = types.Array(types.int64, 1, "C")
-_READ_I8 = types.Array(types.int64, 1, "C", readonly=True)
-_READ_U8 = types.Array(types.uint64, 1, "C", readonly=True)
-_READ_U2 = types.Array(types.uint16, 1, "C", readonly=True)
 
 
-@njit(inline="always")
+@kernel()
 def _mixed(flow, bits):
     """Return the top ``bits`` of a hash; buckets use the bits at the top, cells those below."""
     mixed = (np.uint64(flow) ^ (np.uint64(flow) >> np.uint64(32))) * _MIX
     return np.int64(mixed >> np.uint64(64 - bits))
 
 
-@njit(types.void(_READ_I8, _READ_U8, _READ_I8, _READ_U2, _ROWS), cache=True, nogil=True)
+@kernel(types.void(I8R, U8R, I8R, U2R, I8W2))
 def collect_ends(order, flow, t, shown, out):
     """Note the ends of arrows of one track, in the order in which they are written.
 
@@ -48,7 +44,7 @@ def collect_ends(order, flow, t, shown, out):
             used += 1
 
 
-@njit(types.void(_ROWS, _I8, _ROWS), cache=True, nogil=True)
+@kernel(types.void(I8W2, I8W, I8W2))
 def split_ends(ends, starts, out):
     """Sort ends of arrows into buckets by flow; the order within a bucket stays.
 
@@ -68,7 +64,7 @@ def split_ends(ends, starts, out):
         at[k] += 1
 
 
-@njit(types.Tuple((types.int64, types.int64))(_ROWS), cache=True, nogil=True)
+@kernel(types.Tuple((types.int64, types.int64))(I8W2))
 def count_arrows(ends):
     """Count the messages with an arrow, and those with both ends but none.
 

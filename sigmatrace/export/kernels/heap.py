@@ -4,10 +4,10 @@
 
 from __future__ import annotations
 
-from numba import njit
+from sigmatrace.kernel import kernel
 
 
-@njit(inline="always")
+@kernel()
 def push(ends, lanes, count, end, lane):
     """Push onto a binary heap with the smallest end on top."""
     k = count
@@ -20,7 +20,7 @@ def push(ends, lanes, count, end, lane):
     return count + 1
 
 
-@njit(inline="always")
+@kernel()
 def pop(ends, lanes, count):
     """Remove the top of the heap."""
     count -= 1

@@ -5,16 +5,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
-_I4 = types.Array(types.int32, 1, "C")
-_I8 = types.Array(types.int64, 1, "C")
-_READ_I4 = types.Array(types.int32, 1, "C", readonly=True)
-_READ_I8 = types.Array(types.int64, 1, "C", readonly=True)
-_READ_U4 = types.Array(types.uint32, 1, "C", readonly=True)
+from sigmatrace.kernel import I4R, I4W, I8R, I8W, U4R, kernel
 
 
-@njit(types.void(_READ_I4, _READ_U4, _READ_I8, _I4), cache=True, nogil=True)
+@kernel(types.void(I4R, U4R, I8R, I4W))
 def find_objects(proc, thing, keys, found):
     """Look objects up; rows of one object in sequence cost one comparison each.
 
@@ -40,7 +36,7 @@ def find_objects(proc, thing, keys, found):
         found[i] = at
 
 
-@njit(types.int64(_READ_I8, _READ_I8, _READ_I8, _I8, _I8), cache=True, nogil=True)
+@kernel(types.int64(I8R, I8R, I8R, I8W, I8W))
 def outstanding(order, t, code, out_t, out_depth):
     """Return how many requests of one queue were posted and not completed, over time.
 

@@ -10,7 +10,7 @@ make a packet longer than a one-byte length can say, it gets two-byte lengths af
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
 from sigmatrace.export.kernels.heap import pop, push
 from sigmatrace.export.kernels.wire import (
@@ -20,6 +20,7 @@ from sigmatrace.export.kernels.wire import (
     put_varint,
     store,
 )
+from sigmatrace.kernel import F8R, I4W, I8R, I8R2, I8W, U1W, U2R, U4R, U8R, kernel
 
 ROW_BYTES, ARGUMENT_BYTES = 96, 16
 """Most bytes that one row can take, begin and end of a slice, and each of its arguments."""
@@ -58,16 +59,8 @@ COUNTER_BYTES = 48
 _BEGIN, _END, _INSTANT, _COUNTER = 1, 2, 3, 4
 _NEVER = 2**63 - 1
 
-_U1 = types.Array(types.uint8, 1, "C")
-_I4 = types.Array(types.int32, 1, "C")
-_I8 = types.Array(types.int64, 1, "C")
-_READ = {
-    name: types.Array(getattr(types, name), 1, "C", readonly=True)
-    for name in ("uint8", "uint16", "uint32", "uint64", "int64", "float64")
-}
 
-
-@njit(inline="always")
+@kernel()
 def _event(out, at, sequence, kind):
     """Write what stands between a packet's time and the rest of its track event."""
     store(out, at, sequence[0])
@@ -76,21 +69,21 @@ def _event(out, at, sequence, kind):
     return at + 4
 
 
-@njit(inline="always")
+@kernel()
 def _head(out, at, delta, sequence, kind):
     """Write a packet up to its track event's type; the lengths are set by ``_close``."""
     store(out, at, np.uint32(0x0040000A))
     return _event(out, put_varint(out, at + 3, delta), sequence, kind)
 
 
-@njit(inline="always")
+@kernel()
 def _first_head(out, at, sequence, kind):
     """The same with a time that is filled in later."""
     store(out, at, np.uint32(0x0040000A))
     return _event(out, put_padded(out, at + 3, 0), sequence, kind)
 
 
-@njit(inline="always")
+@kernel()
 def _close(out, start, event, at):
     """Set the lengths of a packet that ends at ``at``; return where it ends then."""
     store(out, start + 1, np.uint8(at - start - 2))
@@ -98,7 +91,7 @@ def _close(out, start, event, at):
     return at if at - start <= 129 else _widen(out, start, event, at)
 
 
-@njit(types.int64(_U1, *(types.int64,) * 3), cache=True, nogil=True, _nrt=False)
+@kernel(types.int64(U1W, *(types.int64,) * 3), _nrt=False)
 def _widen(out, start, event, at):
     """The same for a packet whose length, or also its event's, needs a second byte."""
     for place in (event, start):
@@ -112,20 +105,20 @@ def _widen(out, start, event, at):
     return at
 
 
-@njit(inline="always")
+@kernel()
 def _track(out, at):
     """Leave room for the number of a track that is chosen later."""
     store(out, at, np.uint8(0x58))
     return put_padded(out, at + 1, 0)
 
 
-@njit(inline="always")
+@kernel()
 def _lane(out, at, uuid):
     store(out, at, np.uint8(0x58))
     return put_varint(out, at + 1, uuid)
 
 
-@njit(inline="always")
+@kernel()
 def _flow(out, at, flow, sink):
     """Field 47 ``flow_ids`` at the source, 48 ``terminating_flow_ids`` at the sink."""
     store(out, at, np.uint16(0x0381 if sink else 0x02F9))
@@ -133,7 +126,7 @@ def _flow(out, at, flow, sink):
     return at + 10
 
 
-@njit(inline="always")
+@kernel()
 def _intern(iids, listed, count, key):
     """Return the interning id of ``key``: a new one at first sight, noted in ``listed``."""
     if iids[key] == 0:
@@ -143,7 +136,7 @@ def _intern(iids, listed, count, key):
     return iids[key], count
 
 
-@njit(inline="always")
+@kernel()
 def _drain(t, out, stat, sequence, lane_uuid, stack, heap, free, border_end_at):
     """Write the ends up to time ``t``, in time order; innermost first on the main track."""
     while stat[DEPTH] > 0 or stat[HEAP] > 0:
@@ -171,7 +164,7 @@ def _drain(t, out, stat, sequence, lane_uuid, stack, heap, free, border_end_at):
         stat[BYTES] = _close(out, start, event, at)
 
 
-@njit(inline="always")
+@kernel()
 def _place(t, stop, at, out, stat, border, lane_uuid, nests, stack, heap, free, borders):
     """Choose the track of a slice: the main one where it fits, else a lane."""
     depth = stat[DEPTH]
@@ -198,7 +191,7 @@ def _place(t, stop, at, out, stat, border, lane_uuid, nests, stack, heap, free, 
     return _lane(out, at, lane_uuid + lane)
 
 
-@njit(inline="always")
+@kernel()
 def _describe(row, at, out, stat, columns, arguments, iids, listed):
     """Write the name, the arguments and the flow of a row."""
     name, shown, flow = columns
@@ -226,31 +219,29 @@ def _describe(row, at, out, stat, columns, arguments, iids, listed):
     return at
 
 
-_COLUMNS = types.Tuple((_READ["uint32"], _READ["uint16"], _READ["uint64"]))
+_COLUMNS = types.Tuple((U4R, U2R, U8R))
 
 
-_PAIR = types.UniTuple(_I8, 2)
+_PAIR = types.UniTuple(I8W, 2)
 
 
 # Without numba's run time, and so without memory of its own: counting references to arrays
 # that are handed from helper to helper took 85 % of the time.
 
 
-@njit(
+@kernel(
     types.void(
-        *(_READ["int64"],) * 3,
+        *(I8R,) * 3,
         _COLUMNS,
-        types.Array(types.int64, 2, "C", readonly=True),
+        I8R2,
         *(types.int64,) * 4,
-        _READ["uint64"],
-        _U1,
-        types.UniTuple(_I8, 3),
-        types.UniTuple(_I4, 2),
-        types.UniTuple(_I8, 2),
-        types.Tuple((_I8, _I8, _PAIR, _PAIR)),
+        U8R,
+        U1W,
+        types.UniTuple(I8W, 3),
+        types.UniTuple(I4W, 2),
+        types.UniTuple(I8W, 2),
+        types.Tuple((I8W, I8W, _PAIR, _PAIR)),
     ),
-    cache=True,
-    nogil=True,
     _nrt=False,
 )
 def encode_track(
@@ -341,7 +332,7 @@ def encode_track(
             iids[k][listed[k][i]] = 0
 
 
-@njit(types.int64(_READ["int64"], _READ["int64"], _READ["float64"], _U1), cache=True, nogil=True)
+@kernel(types.int64(I8R, I8R, F8R, U1W))
 def encode_counters(uuid, t, value, out):
     """Encode counter values on packet sequence 1, with absolute times.
 
@@ -370,10 +361,8 @@ def encode_counters(uuid, t, value, out):
     return at
 
 
-@njit(
-    types.int64(_READ["int64"], _READ["int64"], types.int64, _READ["uint64"], _U1),
-    cache=True,
-    nogil=True,
+@kernel(
+    types.int64(I8R, I8R, types.int64, U8R, U1W),
 )
 def encode_values(t, value, base, sequence, out):
     """Encode whole numbers of one counter on a packet sequence of its own.

@@ -5,23 +5,16 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
 from sigmatrace.export.kernels.packets import SINK
+from sigmatrace.kernel import I4R, U1R, U2W, U4W, U8W, kernel
 
 _SIZE_UNKNOWN, _FAILED, _RECV, _PEER_UNKNOWN = 1, 8, 2, 3
 
-_U2 = types.Array(types.uint16, 1, "C")
-_U4 = types.Array(types.uint32, 1, "C")
-_U8 = types.Array(types.uint64, 1, "C")
-_READ_U1 = types.Array(types.uint8, 1, "C", readonly=True)
-_READ_I4 = types.Array(types.int32, 1, "C", readonly=True)
 
-
-@njit(
-    types.void(*(_READ_I4,) * 3, *(_READ_U1,) * 4, types.int64, _U4, _U2, _U8, _U8),
-    cache=True,
-    nogil=True,
+@kernel(
+    types.void(*(I4R,) * 3, *(U1R,) * 4, types.int64, U4W, U2W, U8W, U8W),
 )
 def describe_operations(
     proc, src_proc, dst_proc, op, call, fate, flags, processes, name, shown, peer, why
