@@ -79,16 +79,17 @@ class Traced:
                 amounts[OP_OF[message.kind], 0] += 1
                 amounts[OP_OF[message.kind], 1] += message.length
             if amounts and flow.qpn != CM_QPN:
-                ops = {op for op, _ in amounts}
-                to = nodes[flow.source], flow.qpn
-                found[to] = {op: (amounts[op, 0], amounts[op, 1]) for op in ops}
+                to = found[nodes[flow.source], flow.qpn]  # of several senders of datagrams, too
+                for op in {op for op, _ in amounts}:
+                    count, size = to.get(op, (0, 0))
+                    to[op] = (count + amounts[op, 0], size + amounts[op, 1])
         return dict(found)
 
     def requests(self, node: int, qpn: int) -> list[tuple[Any, ...]]:
         """(kind, bytes, address, rkey, immediate) of each request to a queue pair, in order."""
         query = f"""select r.opcode, r.size_bytes, r.raddr, r.rkey, r.imm from requests r
             join peers p on p.proc = r.proc and p.object = r.object and p.peer = p.object
-            where r.queue = 1 and p.node = {node} and p.qpn = {qpn} order by r.position"""
+            where r.queue = 1 and p.node = {node} and p.qpn = {qpn} order by r.object, r.position"""
         return [
             (KIND_OF[opcode], size, raddr, rkey, imm)
             for opcode, size, raddr, rkey, imm in self.rows(query)
@@ -114,21 +115,31 @@ def run_traced(
 ) -> Traced:
     """Runs a pair of programs traced, and correlates what they left; any loss is an error."""
     run = rig.share / folder.name
-    libraries = ":".join(str(library(name)) for name in ("core", "verbs"))
-    env = {
-        "LD_PRELOAD": libraries,
-        "SIGMATRACE_OUT": f"/share/{folder.name}",
-        "SIGMATRACE_MODE": mode,
-        "SIGMATRACE_LAYERS": layers,
-    }
 
     def fresh() -> None:
         shutil.rmtree(run, ignore_errors=True)
         run.mkdir()
 
+    env = environment(folder, mode, layers)
     ran = run_pair(rig, folder, server, client, port=port, env=env, before=fresh, **more)
+    return correlated(ran, folder, mode, strict=True)
+
+
+def environment(folder: Path, mode: str, layers: str = "verbs") -> dict[str, str]:
+    """What a guest's program is traced by, into a folder of the share named like `folder`."""
+    return {
+        "LD_PRELOAD": ":".join(str(library(name)) for name in ("core", "verbs")),
+        "SIGMATRACE_OUT": f"/share/{folder.name}",
+        "SIGMATRACE_MODE": mode,
+        "SIGMATRACE_LAYERS": layers,
+    }
+
+
+def correlated(ran: Ran, folder: Path, mode: str, *, strict: bool) -> Traced:
+    """Runs the pipeline over what programs left."""
     out = folder / "out"
-    result = api.run(run, export=["parquet"], out=out, strict=True)
+    run = ran.rig.share / folder.name
+    result = api.run(run, export=["parquet"], out=out, strict=strict)
     return Traced(ran, mode, result, _views(out / "parquet"))
 
 

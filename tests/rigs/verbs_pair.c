@@ -286,7 +286,7 @@ static void collect(int count)
     }
 }
 
-#include "verbs_phases.h"
+#include "verbs_phases.h" /* in one compilation: the phases are most of the program */
 
 int main(int argc, char **argv)
 {

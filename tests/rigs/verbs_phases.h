@@ -211,15 +211,20 @@ static void registrations(void)
 
 /* --- errors ----------------------------------------------------------------------------------- */
 
+struct failing {
+    int opcode;
+    uint32_t size, lkey, rkey;
+};
+
 /* Posts a request that fails and three behind it, of which the client's two receives are flushed,
  * too. `before`: completions of what the list has already. */
-static void fail(struct link *l, int before, int opcode, uint32_t lkey, uint32_t rkey)
+static void fail(struct link *l, int before, struct failing f)
 {
     int good = listed;
-    struct ibv_send_wr *wr = add(l, opcode, 60, 0);
-    wr->sg_list[0].lkey = lkey;
-    if (opcode == WRITE || opcode == READ)
-        wr->wr.rdma.rkey = rkey;
+    struct ibv_send_wr *wr = add(l, f.opcode, f.size, 0);
+    wr->sg_list[0].lkey = f.lkey;
+    if (f.opcode == WRITE || f.opcode == READ)
+        wr->wr.rdma.rkey = f.rkey;
     for (int i = 0; i < 3; i++)
         add(l, i == 1 ? WRITE : SEND, 80, i ? 0 : SIGNALED);
     check(post(l) == good + 4, "post");
@@ -235,7 +240,7 @@ static void bad_rkey(const char *name, int opcode, bool split)
     if (client) {
         add(&l, SEND, 40, SIGNALED);
         add(&l, WRITE, 40, 0); /* retires in silence */
-        fail(&l, 1, opcode, mr->lkey, l.other.rkey ^ 0x5a5a00);
+        fail(&l, 1, (struct failing){opcode, 60, mr->lkey, l.other.rkey ^ 0x5a5a00});
     } else {
         collect(3);
     }
@@ -255,7 +260,24 @@ static void bad_lkey(void)
     }
     collect(1);
     if (client)
-        fail(&l, 0, SEND, mr->lkey ^ 0x5a5a00, 0);
+        fail(&l, 0, (struct failing){SEND, 60, mr->lkey ^ 0x5a5a00, 0});
+    meet();
+    destroy(&l);
+}
+
+/* The message is longer than the receive that it meets. */
+static void too_long(void)
+{
+    struct link l;
+    phase = "too_long";
+    create(&l, IBV_QPT_RC, NULL, false);
+    connect_link(&l, 2);
+    if (client) {
+        struct failing f = {SEND, SLOT + 1, mr->lkey, 0};
+        fail(&l, 0, f);
+    } else {
+        collect(2);
+    }
     meet();
     destroy(&l);
 }
@@ -268,7 +290,7 @@ static void not_ready(void)
     l.rnr_retries = 1;
     connect_link(&l, client ? 2 : 0);
     if (client)
-        fail(&l, 0, SEND, mr->lkey, 0);
+        fail(&l, 0, (struct failing){SEND, 60, mr->lkey, 0});
     meet();
     destroy(&l);
 }
@@ -313,7 +335,7 @@ static void killed(void)
         raise(SIGKILL);
     }
     check(!receive_all(&none, 1), "the server lives");
-    fail(&l, 0, SEND, mr->lkey, 0);
+    fail(&l, 0, (struct failing){SEND, 60, mr->lkey, 0});
     destroy(&l);
     exit(0);
 }
@@ -336,6 +358,7 @@ static bool run_group(const char *group)
         bad_rkey("bad_rkey_write", WRITE, false);
         bad_rkey("bad_rkey_read", READ, true);
         bad_lkey();
+        too_long();
         not_ready();
         destroyed();
     } else if (!strcmp(group, "killed")) {
