@@ -17,6 +17,8 @@ from tests.rigs.traced import KIND_OF, OP_OF, Traced
 
 SOURCE = Path(__file__).with_name("verbs_pair.c")
 GRH_BYTES = 40
+LIFE_PSNS = 100_000
+"""Sequence numbers of a connection; those of the next one on the queue pair are beyond."""
 
 
 class Sent(NamedTuple):
@@ -119,7 +121,7 @@ def said(ran: Ran) -> Said:
                 one.sent.append(Sent(*numbers))
             elif what == "wc":
                 one.completed.append(Completed(*numbers))
-            else:
+            elif what == "receives":
                 one.receives += numbers[0]
     return found
 
@@ -181,6 +183,15 @@ class Trace:
             from requests r join owns w on w.proc = r.proc and w.object = r.object
             where r.queue = 1 order by r.position"""
         )
+
+    def retired(self) -> dict[Key, int]:
+        """How many requests of the send queue are known to be done."""
+        found = self._by_connection(
+            """select w.node, w.qpn, w.life, q.retired
+            from queues q join owns w on w.proc = q.proc and w.object = q.object
+            where q.queue = 1"""
+        )
+        return {key: number for key, [(number,)] in found.items()}
 
     def receives(self) -> dict[Key, list[tuple[int, ...]]]:
         """(count) of receives posted to the connection's own queue."""

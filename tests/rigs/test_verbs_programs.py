@@ -12,7 +12,7 @@ import pytest
 
 from sigmatrace.schema import Op
 from sigmatrace.validate.pcap import Flow, read_capture
-from tests.rigs.pairs import Connection, Key, Said, Trace, compiled, phase, said
+from tests.rigs.pairs import LIFE_PSNS, Connection, Key, Said, Trace, compiled, phase, said
 from tests.rigs.programs import PORT, Ran
 from tests.rigs.rig import Rig
 from tests.rigs.test_verbs import BOTH, all_matched, check
@@ -21,9 +21,13 @@ from tests.rigs.traced import Traced, correlated, environment, run_traced, told
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(600)]
 
 SERVER, CLIENT = 0, 1
-GOOD, TOO_LONG, OPERATION, FLUSHED, REQUEST, ACCESS, RETRIES, NOT_READY = 0, 1, 2, 5, 9, 10, 12, 13
-"""``enum ibv_wc_status``. Of a bad lkey, soft-RoCE says OPERATION, not "local protection"."""
-NAK_REQUEST, NAK_ACCESS, RNR_NAK = 0x61, 0x62, 0x2C
+GOOD, OPERATION, PROTECTION, FLUSHED, ACCESS, OTHER_END, RETRIES, NOT_READY = (
+    *(0, 2, 4, 5),
+    *(10, 11, 12, 13),
+)
+"""``enum ibv_wc_status``, as soft-RoCE uses it: a bad lkey is a failed OPERATION of a send, and so
+is a message that is too long, of the receive; the sender of it learns that the OTHER_END failed."""
+NAK_ACCESS, NAK_OPERATION, RNR_NAK = 0x62, 0x63, 0x2C
 """Syndromes of acknowledgements; the last one with the receiver's timer, 12."""
 
 MESSAGES = {
@@ -84,6 +88,9 @@ def check_printed(traced: Traced, printed: Said) -> Trace:
     if traced.mode == "full":
         check_requests(trace, printed)
         check_completion(traced, printed)
+        lost = ("destroyed",)  # nobody learns what became of them
+        done = {key: len(c.sent) for key, c in printed.items() if c.sent and c.phase not in lost}
+        assert {key: n for key, n in trace.retired().items() if n} == done
     return trace
 
 
@@ -108,6 +115,8 @@ def check_completion(traced: Traced, printed: Said) -> None:
     assert completion["cqes"] == len(completed)
     assert completion["errors"] == sum(one.status != GOOD for one in completed)
     assert completion["send_requests"] == sum(len(c.sent) for c in printed.values())
+    by_status = "select status, cast(sum(count) as bigint) from latencies group by all"
+    assert dict(traced.rows(by_status)) == Counter(one.status for one in completed)
     shared = [one for c in printed.values() if c.shares_receives for one in c.completed]
     assert completion["not_joined"] == sum(one.receive for one in shared)
 
@@ -141,7 +150,7 @@ def test_operations(rig: Rig, tmp_path: Path, mode: str) -> None:
 
 def check_datagrams(traced: Traced, printed: Said) -> None:
     """On the wire, a datagram names its sender."""
-    wire = {flow.source_qpn: flow for flow in traced.ran.wire.flows if flow.transport == "UD"}
+    wire = {flow.source_qpn or 0: flow for flow in traced.ran.wire.flows if flow.transport == "UD"}
     sent = {key[1]: one.sent for key, one in printed.items() if one.phase == "datagrams"}
     assert len(wire) == 2
     for qpn, flow in wire.items():
@@ -152,7 +161,7 @@ def check_regions(traced: Traced) -> None:
     """The region of each one-sided request has its key, and contains what it touches."""
     regions = traced.result.tables["regions"].to_pylist()
     rows = traced.rows("select region, rkey, raddr, size_bytes from requests where owner = 1")
-    assert len({rkey for _, rkey, _, _ in rows}) == 2 * 1 + 4  # both servers'...
+    assert len({rkey for _, rkey, _, _ in rows}) == 2 + 4  # of both ends; phase registrations
     for region, rkey, raddr, size in rows:
         one = regions[region]
         assert one["key"] == rkey
@@ -174,31 +183,36 @@ def test_aggregates(rig: Rig, tmp_path: Path) -> None:
     assert Trace(traced).aggregates() == expected
 
 
-ERRORS: dict[str, tuple[list[int], list[int], list[int]]] = {
-    "bad_rkey_write": ([GOOD, ACCESS, *[FLUSHED] * 3], [FLUSHED] * 2, [GOOD, *[FLUSHED] * 2]),
-    "bad_rkey_read": ([GOOD, ACCESS, *[FLUSHED] * 3], [FLUSHED] * 2, [GOOD, *[FLUSHED] * 2]),
-    "bad_lkey": ([GOOD, OPERATION, *[FLUSHED] * 3], [FLUSHED] * 2, [GOOD]),
-    "too_long": ([REQUEST, *[FLUSHED] * 3], [FLUSHED] * 2, [TOO_LONG, FLUSHED]),
-    "not_ready": ([NOT_READY, *[FLUSHED] * 3], [FLUSHED] * 2, []),
-    "destroyed": ([], [], []),
-    "killed": ([*[GOOD] * 5, RETRIES, *[FLUSHED] * 3], [FLUSHED] * 2, [GOOD] * 5),
+FAILED = [FLUSHED] * 3
+NONE: list[int] = []
+ERRORS: dict[tuple[str, int], tuple[list[int], list[int], list[int]]] = {
+    ("bad_rkey_write", 0): ([GOOD, ACCESS, *FAILED], [FLUSHED] * 2, [GOOD, FLUSHED, FLUSHED]),
+    ("bad_rkey_read", 0): ([GOOD, ACCESS, *FAILED], [FLUSHED] * 2, [GOOD, FLUSHED, FLUSHED]),
+    ("bad_lkey_send", 0): ([GOOD, OPERATION, *FAILED], [FLUSHED] * 2, [GOOD]),
+    ("bad_lkey_read", 0): ([GOOD, PROTECTION, *FAILED], [FLUSHED] * 2, [GOOD]),
+    ("too_long", 0): ([OTHER_END, *FAILED], [FLUSHED] * 2, [OPERATION, FLUSHED]),
+    ("not_ready", 0): ([NOT_READY, *FAILED], [FLUSHED] * 2, NONE),
+    ("recovered", 0): ([FLUSHED] * 2, [FLUSHED] * 2, NONE),
+    ("recovered", 1): ([GOOD] * 3, NONE, [GOOD] * 3),
+    ("destroyed", 0): (NONE, NONE, NONE),
 }
-"""Statuses by phase: of the client's requests and receives, and of the server's receives."""
+KILLED = {("killed", 0): ([*[GOOD] * 5, RETRIES, *FAILED], [FLUSHED] * 2, [GOOD] * 5)}
+"""Statuses by phase and life: of the client's requests and receives, of the server's receives."""
 
 
-def statuses(one: Connection, *, receive: bool) -> list[int]:
-    return [completed.status for completed in one.completions(receive=receive)]
-
-
-def check_statuses(printed: Said) -> None:
-    for name in {one.phase for one in printed.values()}:
-        (client,), (server,) = phase(printed, name, CLIENT), phase(printed, name, SERVER)
-        seen = (
-            statuses(client, receive=False),
-            statuses(client, receive=True),
-            statuses(server, receive=True),
+def statuses(printed: Said) -> dict[tuple[str, int], tuple[list[int], ...]]:
+    """In the shape of ``ERRORS``."""
+    ends = {(one.phase, life, node): one for (node, _, life), one in printed.items()}
+    found = {}
+    for name, life in {(name, life) for name, life, _ in ends}:
+        client, server = ends[name, life, CLIENT], ends[name, life, SERVER]
+        queues = (
+            client.completions(receive=False),
+            client.completions(receive=True),
+            server.completions(receive=True),
         )
-        assert (name, seen) == (name, ERRORS[name])
+        found[name, life] = tuple([one.status for one in queue] for queue in queues)
+    return found
 
 
 def check_unmatched(traced: Traced, sent: int, received: int) -> None:
@@ -214,32 +228,33 @@ def check_unmatched(traced: Traced, sent: int, received: int) -> None:
 def check_begun(traced: Traced, printed: Said) -> dict[str, tuple[Flow | None, Flow | None]]:
     """What is on the wire is the beginning of what was requested; flows by phase, and back."""
     flows = {(flow.source, flow.qpn): flow for flow in traced.ran.wire.flows}
+    server, client = (traced.ran.rig.node(number).address for number in (SERVER, CLIENT))
     found = {}
-    for (node, qpn, _), one in printed.items():
-        if node != CLIENT:
-            continue
-        there = flows.get((traced.ran.rig.node(CLIENT).address, one.sent[0].peer))
-        messages = [told(message) for message in there.messages] if there else []
-        assert messages == [sent.told for sent in one.sent][: len(messages)]
-        assert len(messages) >= sum(c.status == GOOD for c in one.completions(receive=False))
-        back = flows.get((traced.ran.rig.node(SERVER).address, qpn))
-        found[one.phase] = (there, back)
+    for (node, qpn, life), one in printed.items():
+        if node == CLIENT:
+            there = flows.get((client, one.sent[0].peer))
+            messages = there.messages if there else []
+            seen = [told(message) for message in messages if message.psn // LIFE_PSNS == life]
+            assert seen == [sent.told for sent in one.sent][: len(seen)]
+            good = [c for c in one.completions(receive=False) if c.status == GOOD]
+            assert len(seen) >= len(good)
+            found[one.phase] = (there, flows.get((server, qpn)))
     return found
 
 
 @BOTH
 def test_errors(rig: Rig, tmp_path: Path, mode: str) -> None:
     traced, printed = run_group(rig, tmp_path, mode, "errors")
-    check_statuses(printed)
+    assert statuses(printed) == ERRORS
     check_printed(traced, printed)
-    check_unmatched(traced, sent=3 + 3 + 4 + 3 + 3 + 3, received=3)
+    check_unmatched(traced, sent=3 + 3 + 4 + 3 + 3 + 3 + 2 + 3 + 3, received=4 + 3)
     flows = check_begun(traced, printed)
     refusals = {name: set(back.refusals) for name, (_, back) in flows.items() if back}
     assert refusals["bad_rkey_write"] == refusals["bad_rkey_read"] == {NAK_ACCESS}
-    assert refusals["too_long"] == {NAK_REQUEST}
-    assert refusals["not_ready"] == {RNR_NAK}
-    assert flows["bad_lkey"][0] is not None
-    assert len(flows["bad_lkey"][0].messages) == 1
+    assert refusals["too_long"] == {NAK_OPERATION}
+    assert RNR_NAK in refusals["not_ready"]
+    assert flows["bad_lkey_send"][0] is not None
+    assert len(flows["bad_lkey_send"][0].messages) == 1
     assert traced.result.ledger["balanced"]
     if mode == "full":
         completion = traced.stage["completion"]
@@ -252,13 +267,13 @@ def test_errors(rig: Rig, tmp_path: Path, mode: str) -> None:
 def test_killed_peer(rig: Rig, tmp_path: Path, mode: str) -> None:
     """The killed process has left all that it had recorded."""
     traced, printed = run_killed(rig, tmp_path, mode)
-    check_statuses(printed)
+    assert statuses(printed) == KILLED
     check_printed(traced, printed)
     check_unmatched(traced, sent=8, received=5)
     check_begun(traced, printed)
     assert traced.result.ledger["balanced"]
     ends = dict(traced.rows('select host, "end" from processes'))
-    assert ends == {}
+    assert ends == {"node0": "", "node1": "exit"}
     if mode == "full":
         assert traced.stage["completion"]["send_outstanding"] == 0
 

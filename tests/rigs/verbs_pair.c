@@ -2,6 +2,7 @@
  *
  * Usage: verbs_pair GROUP [HOST]: without HOST the server, which waits for its client on PORT.
  * A group is one or several phases; each has queue pairs of its own. Lines, numbers in decimal:
+ *   connected PHASE QPN LIFE PEER
  *   sent PHASE QPN LIFE PEER WR_ID OPCODE BYTES ADDRESS RKEY IMM SIGNALED SGES
  *     a request that the provider accepted (opcode: enum ibv_wr_opcode)
  *   wc PHASE QPN LIFE RECEIVE WR_ID STATUS OPCODE BYTES IMM
@@ -22,6 +23,7 @@
 #include <unistd.h>
 
 enum { PORT = 18515, GID_INDEX = 1, MEMORY = 1 << 20, SLOT = 8192, SLOTS = 64, QKEY = 0x1234 };
+enum { LIFE_PSNS = 100000 }; /* sequence numbers of a connection, so that the wire tells lives */
 enum { RECEIVE = 1 << 16, MANY = 40, MOST = 64, DEADLINE_S = 60 };
 enum { WRITE = IBV_WR_RDMA_WRITE, WRITE_IMM = IBV_WR_RDMA_WRITE_WITH_IMM, SEND = IBV_WR_SEND };
 enum { SEND_IMM = IBV_WR_SEND_WITH_IMM, READ = IBV_WR_RDMA_READ, SIGNALED = IBV_SEND_SIGNALED };
@@ -165,7 +167,7 @@ static void connect_link(struct link *l, int receives)
     init.qp_access_flags = ACCESS;
     modify(l, init, IBV_QP_PKEY_INDEX | IBV_QP_PORT | (datagram ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS));
     receive_into(l, NULL, receives);
-    l->mine.psn = 1000 + 100000u * (unsigned)l->life;
+    l->mine.psn = 1000 + LIFE_PSNS * (uint32_t)l->life;
     exchange(&l->mine, &l->other, sizeof(l->mine));
     struct ibv_ah_attr path = {.is_global = 1, .port_num = 1};
     path.grh = (struct ibv_global_route){l->other.gid, 0, GID_INDEX, 64, 0};
@@ -183,6 +185,7 @@ static void connect_link(struct link *l, int receives)
     modify(l, go, IBV_QP_SQ_PSN | (reliable ? retries : 0));
     if (datagram)
         check((l->ah = ibv_create_ah(pd, &path)), "ibv_create_ah");
+    printf("connected %s %u %d %u\n", phase, l->mine.qpn, l->life, l->other.qpn);
     meet();
 }
 

@@ -248,19 +248,21 @@ static void bad_rkey(const char *name, int opcode, bool split)
     destroy(&l);
 }
 
-static void bad_lkey(void)
+/* The server has a receive for the good message alone: a read fails when its response comes, and
+ * what was sent behind it must not have arrived by then. */
+static void bad_lkey(const char *name, int opcode)
 {
     struct link l;
-    phase = "bad_lkey";
+    phase = name;
     create(&l, IBV_QPT_RC, NULL, false);
-    connect_link(&l, client ? 2 : 3);
+    connect_link(&l, client ? 2 : 1);
     if (client) {
         add(&l, SEND, 40, SIGNALED);
         check(post(&l) == 1, "post");
     }
     collect(1);
     if (client)
-        fail(&l, 0, (struct failing){SEND, 60, mr->lkey ^ 0x5a5a00, 0});
+        fail(&l, 0, (struct failing){opcode, 60, mr->lkey ^ 0x5a5a00, l.other.rkey});
     meet();
     destroy(&l);
 }
@@ -273,8 +275,7 @@ static void too_long(void)
     create(&l, IBV_QPT_RC, NULL, false);
     connect_link(&l, 2);
     if (client) {
-        struct failing f = {SEND, SLOT + 1, mr->lkey, 0};
-        fail(&l, 0, f);
+        fail(&l, 0, (struct failing){SEND, SLOT + 1, mr->lkey, 0});
     } else {
         collect(2);
     }
@@ -282,6 +283,7 @@ static void too_long(void)
     destroy(&l);
 }
 
+/* There is no receive. */
 static void not_ready(void)
 {
     struct link l;
@@ -291,6 +293,33 @@ static void not_ready(void)
     connect_link(&l, client ? 2 : 0);
     if (client)
         fail(&l, 0, (struct failing){SEND, 60, mr->lkey, 0});
+    meet();
+    destroy(&l);
+}
+
+/* The client gives up messages that nobody takes by going into the error state, and connects
+ * anew. */
+static void recovered(void)
+{
+    struct link l;
+    phase = "recovered";
+    create(&l, IBV_QPT_RC, NULL, false);
+    connect_link(&l, client ? 2 : 0);
+    if (client) {
+        add(&l, SEND, 50, SIGNALED);
+        add(&l, SEND, 51, 0);
+        check(post(&l) == 2, "post");
+        modify(&l, (struct ibv_qp_attr){.qp_state = IBV_QPS_ERR}, 0);
+        collect(2 + 2);
+    }
+    meet();
+    modify(&l, (struct ibv_qp_attr){.qp_state = IBV_QPS_RESET}, 0);
+    l.life++;
+    connect_link(&l, client ? 0 : 3);
+    for (int i = 0; client && i < 3; i++)
+        add(&l, SEND, 60u + (unsigned)i, SIGNALED);
+    check(!client || post(&l) == 3, "post");
+    collect(3);
     meet();
     destroy(&l);
 }
@@ -357,9 +386,11 @@ static bool run_group(const char *group)
     } else if (!strcmp(group, "errors")) {
         bad_rkey("bad_rkey_write", WRITE, false);
         bad_rkey("bad_rkey_read", READ, true);
-        bad_lkey();
+        bad_lkey("bad_lkey_send", SEND);
+        bad_lkey("bad_lkey_read", READ);
         too_long();
         not_ready();
+        recovered();
         destroyed();
     } else if (!strcmp(group, "killed")) {
         killed();
