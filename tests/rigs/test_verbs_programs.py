@@ -68,6 +68,16 @@ OPERATIONS = {
 """What the client does on each connection of a phase: by kind, how many and how many bytes."""
 
 
+EXTENDED = {
+    "lists": [{"SEND": (8, 1 + 3 + 5 + 7 + 4 * 10), "WRITE": (4, 2 + 4 + 6 + 8)}],
+    "refused": [{}],
+}
+"""Where this is another with ``ibv_wr_*``: no list of elements; all of a batch is refused."""
+
+
+CALLS = {"operations": set(), "extended": set()}
+
+
 def told_by(printed: Said, tell: Callable[[Connection], list[Any]]) -> dict[Key, list[Any]]:
     """What connections say, of those that say something."""
     return {key: tell(one) for key, one in printed.items() if tell(one)}
@@ -134,15 +144,20 @@ def amounts(one: Connection) -> dict[str, tuple[int, int]]:
 
 
 @BOTH
-def test_operations(rig: Rig, tmp_path: Path, mode: str) -> None:
+@pytest.mark.parametrize("group", ["operations", "extended"])
+def test_operations(rig: Rig, tmp_path: Path, mode: str, group: str) -> None:
     """Against the program's source, its output, and the wire."""
-    traced, printed = run_group(rig, tmp_path, mode, "operations")
+    traced, printed = run_group(rig, tmp_path, mode, group)
     for name, expected in OPERATIONS.items():
+        if group == "extended":
+            expected = EXTENDED.get(name, expected)
         assert [amounts(one) for one in phase(printed, name, CLIENT)] == expected
     check(traced)
     all_matched(traced)
     check_printed(traced, printed)
     check_datagrams(traced, printed)
+    calls = traced.rows("select distinct c.text from ops o join calls c using (call)")
+    assert {text for (text,) in calls} == CALLS[group]
     if mode == "full":
         assert traced.stage["completion"]["send_outstanding"] == 0
         check_regions(traced)

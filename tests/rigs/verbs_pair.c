@@ -24,7 +24,7 @@
 
 enum { PORT = 18515, GID_INDEX = 1, MEMORY = 1 << 20, SLOT = 8192, SLOTS = 64, QKEY = 0x1234 };
 enum { LIFE_PSNS = 100000 }; /* sequence numbers of a connection, so that the wire tells lives */
-enum { RECEIVE = 1 << 16, MANY = 40, MOST = 64, DEADLINE_S = 60 };
+enum { RECEIVE = 1 << 16, MANY = 40, MOST = 64, MOST_POLLED = 4, DEADLINE_S = 30 };
 enum { WRITE = IBV_WR_RDMA_WRITE, WRITE_IMM = IBV_WR_RDMA_WRITE_WITH_IMM, SEND = IBV_WR_SEND };
 enum { SEND_IMM = IBV_WR_SEND_WITH_IMM, READ = IBV_WR_RDMA_READ, SIGNALED = IBV_SEND_SIGNALED };
 enum { SWAP = IBV_WR_ATOMIC_CMP_AND_SWP, ADD = IBV_WR_ATOMIC_FETCH_AND_ADD };
@@ -45,7 +45,7 @@ struct link {
     uint8_t timeout, retries, rnr_retries, rnr_timer;
 };
 
-static bool client;
+static bool client, extended; /* extended: queue pairs and completion queues, ibv_wr_* */
 static int channel = -1;
 static const char *phase;
 static struct ibv_context *device;
@@ -115,8 +115,13 @@ static void open_device(void)
     memset(memory, 0, MEMORY);
     pd = ibv_alloc_pd(device);
     mr = ibv_reg_mr(pd, memory, MEMORY, ACCESS);
-    for (int i = 0; i < 2; i++)
-        cqs[i] = ibv_create_cq(device, 256, NULL, NULL, 0);
+    for (int i = 0; i < 2; i++) {
+        struct ibv_cq_init_attr_ex attr = {.cqe = 256};
+        attr.wc_flags = IBV_WC_EX_WITH_BYTE_LEN | IBV_WC_EX_WITH_IMM | IBV_WC_EX_WITH_QP_NUM;
+        struct ibv_cq_ex *more = extended ? ibv_create_cq_ex(device, &attr) : NULL;
+        cqs[i] = more ? ibv_cq_ex_to_cq(more) : ibv_create_cq(device, 256, NULL, NULL, 0);
+        check(!extended == !more, "ibv_create_cq_ex");
+    }
     check(pd && mr && cqs[0] && cqs[1], "resources");
 }
 
@@ -125,10 +130,18 @@ static void create(struct link *l, enum ibv_qp_type type, struct ibv_srq *srq, b
 {
     *l = (struct link){.type = type, .timeout = 14, .retries = 7, .rnr_retries = 7};
     l->rnr_timer = 12;
-    struct ibv_qp_init_attr attr = {.qp_type = type, .srq = srq, .send_cq = cqs[0]};
-    attr.recv_cq = cqs[split];
-    attr.cap = (struct ibv_qp_cap){SLOTS, srq ? 0 : SLOTS, 4, srq ? 0 : 1, 64};
-    l->qp = ibv_create_qp(pd, &attr);
+    struct ibv_qp_cap cap = {SLOTS, srq ? 0 : SLOTS, 4, srq ? 0 : 1, 64};
+    struct ibv_qp_init_attr attr = {NULL, cqs[0], cqs[split], srq, cap, type, 0};
+    struct ibv_qp_init_attr_ex more = {
+        .send_cq = cqs[0], .recv_cq = cqs[split], .srq = srq, .cap = cap, .qp_type = type,
+        .pd = pd, .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS};
+    more.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
+    if (type != IBV_QPT_UD)
+        more.send_ops_flags |= IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
+    if (type == IBV_QPT_RC)
+        more.send_ops_flags |= IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
+                               IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+    l->qp = extended ? ibv_create_qp_ex(device, &more) : ibv_create_qp(pd, &attr);
     check(l->qp, "ibv_create_qp");
     for (struct link **at = links;; at++)
         if (!*at) {
@@ -245,6 +258,48 @@ static void print_sent(const struct link *l, const struct ibv_send_wr *wr)
            (wr->send_flags & SIGNALED) != 0, wr->num_sge);
 }
 
+static void build(struct ibv_qp_ex *qp, const struct link *l, const struct ibv_send_wr *wr)
+{
+    qp->wr_id = wr->wr_id;
+    qp->wr_flags = wr->send_flags; /* the driver needs IBV_SEND_INLINE here, too */
+    if (wr->opcode == IBV_WR_SEND)
+        ibv_wr_send(qp);
+    else if (wr->opcode == IBV_WR_SEND_WITH_IMM)
+        ibv_wr_send_imm(qp, wr->imm_data);
+    else if (wr->opcode == IBV_WR_RDMA_WRITE)
+        ibv_wr_rdma_write(qp, wr->wr.rdma.rkey, wr->wr.rdma.remote_addr);
+    else if (wr->opcode == IBV_WR_RDMA_WRITE_WITH_IMM)
+        ibv_wr_rdma_write_imm(qp, wr->wr.rdma.rkey, wr->wr.rdma.remote_addr, wr->imm_data);
+    else if (wr->opcode == IBV_WR_RDMA_READ)
+        ibv_wr_rdma_read(qp, wr->wr.rdma.rkey, wr->wr.rdma.remote_addr);
+    else if (wr->opcode == IBV_WR_ATOMIC_CMP_AND_SWP)
+        ibv_wr_atomic_cmp_swp(qp, wr->wr.atomic.rkey, wr->wr.atomic.remote_addr, 0, 1);
+    else
+        ibv_wr_atomic_fetch_add(qp, wr->wr.atomic.rkey, wr->wr.atomic.remote_addr, 1);
+    if (l->ah)
+        ibv_wr_set_ud_addr(qp, l->ah, l->other.qpn, QKEY);
+    if (wr->send_flags & IBV_SEND_INLINE)
+        ibv_wr_set_inline_data(qp, memory, wr->sg_list->length);
+    else if (wr->num_sge > 1)
+        ibv_wr_set_sge_list(qp, (size_t)wr->num_sge, wr->sg_list);
+    else
+        ibv_wr_set_sge(qp, wr->sg_list->lkey, wr->sg_list->addr, wr->sg_list->length);
+}
+
+static int post_extended(struct link *l, struct ibv_send_wr **bad)
+{
+    struct ibv_qp_ex *qp = ibv_qp_to_qp_ex(l->qp);
+    check(qp, "ibv_qp_to_qp_ex");
+    ibv_wr_start(qp);
+    build(qp, l, list);
+    ibv_wr_abort(qp);
+    ibv_wr_start(qp);
+    for (int i = 0; i < listed; i++)
+        build(qp, l, &list[i]);
+    *bad = list;
+    return ibv_wr_complete(qp);
+}
+
 /* Posts the list; the number of requests that were accepted. */
 static int post(struct link *l)
 {
@@ -252,7 +307,7 @@ static int post(struct link *l)
     int accepted = 0;
     for (int i = 0; i + 1 < listed; i++)
         list[i].next = &list[i + 1];
-    int result = ibv_post_send(l->qp, list, &bad);
+    int result = extended ? post_extended(l, &bad) : ibv_post_send(l->qp, list, &bad);
     for (struct ibv_send_wr *wr = list; wr && !(result && wr == bad); wr = wr->next, accepted++)
         print_sent(l, wr);
     check(!result || bad, "the refused request is not named");
@@ -273,17 +328,38 @@ static void print_wc(const struct ibv_wc *wc)
            good && wc->wc_flags & IBV_WC_WITH_IMM ? ntohl(wc->imm_data) : 0);
 }
 
+/* One completion or none: behind the last one, the driver's ibv_next_poll() skips an entry. */
+static int poll_extended(struct ibv_cq_ex *cq, struct ibv_wc *wc)
+{
+    struct ibv_poll_cq_attr attr = {0};
+    int result = ibv_start_poll(cq, &attr);
+    if (result)
+        return result == ENOENT ? 0 : -result;
+    *wc = (struct ibv_wc){.wr_id = cq->wr_id, .status = cq->status};
+    wc->qp_num = ibv_wc_read_qp_num(cq);
+    if (cq->status == IBV_WC_SUCCESS) {
+        wc->opcode = ibv_wc_read_opcode(cq);
+        wc->byte_len = ibv_wc_read_byte_len(cq);
+        wc->wc_flags = ibv_wc_read_wc_flags(cq);
+        wc->imm_data = ibv_wc_read_imm_data(cq);
+    }
+    ibv_end_poll(cq);
+    return 1;
+}
+
 /* Polls until so many completions have come. */
 static void collect(int count)
 {
-    struct ibv_wc wc[4];
+    struct ibv_wc wc[MOST_POLLED];
     time_t end = time(NULL) + DEADLINE_S;
     for (int at = 0; count > 0; at = !at) {
-        int got = ibv_poll_cq(cqs[at], count < 4 ? count : 4, wc);
+        int got = extended ? poll_extended((struct ibv_cq_ex *)cqs[at], wc)
+                           : ibv_poll_cq(cqs[at], MOST_POLLED, wc);
         check(got >= 0 && time(NULL) < end, "completions");
         for (int i = 0; i < got; i++)
             print_wc(&wc[i]);
         count -= got;
+        check(count >= 0, "more completions than expected");
         if (!got)
             sched_yield();
     }
@@ -296,6 +372,7 @@ int main(int argc, char **argv)
     phase = "begin";
     check(argc == 2 || argc == 3, "arguments");
     client = argc == 3;
+    extended = !strcmp(argv[1], "extended");
     open_device(); /* first: when a process is killed, its device is closed before its socket */
     connect_processes(argc == 3 ? argv[2] : NULL);
     check(run_group(argv[1]), "there is no such group");
