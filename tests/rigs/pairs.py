@@ -158,28 +158,28 @@ class Trace:
         return dict(found)
 
     def operations(self) -> dict[Key, list[tuple[int, ...]]]:
-        """(op, bytes, signaled) of what was sent, in the order of the send queue."""
+        """(position, op, bytes, signaled) of what was sent, in the order of the send queue."""
         return self._by_connection(
-            """select w.node, w.qpn, w.life, o.op, o.size_bytes, (o.flags & 64) >> 6
+            """select w.node, w.qpn, w.life, o.aux, o.op, o.size_bytes, (o.flags & 64) >> 6
             from ops o join channels c on c.channel = o.channel
             join owns w on w.proc = c.proc and w.object = c.object
             where o.op <> 2 order by o.aux"""
         )
 
     def arrivals(self) -> dict[Key, list[tuple[int, ...]]]:
-        """(bytes) of what was received, in the order of the receive queue."""
+        """(position, bytes) of what was received, in the order of the receive queue."""
         return self._by_connection(
-            """select w.node, w.qpn, w.life, o.size_bytes
+            """select w.node, w.qpn, w.life, o.aux, o.size_bytes
             from ops o join channels c on c.channel = o.channel
             join owns w on w.proc = c.proc and w.object = c.object
             where o.op = 2 order by o.aux"""
         )
 
     def requests(self) -> dict[Key, list[tuple[int, ...]]]:
-        """(wr_id, opcode, bytes, address, rkey, immediate, signaled, elements), in order."""
+        """(position, wr_id, opcode, bytes, address, rkey, immediate, signaled, elements)."""
         return self._by_connection(
-            """select w.node, w.qpn, w.life, r.wr_id, r.opcode, r.size_bytes, r.raddr, r.rkey,
-                r.imm, (r.flags & 2) >> 1, r.sges
+            """select w.node, w.qpn, w.life, r.position, r.wr_id, r.opcode, r.size_bytes,
+                r.raddr, r.rkey, r.imm, (r.flags & 2) >> 1, r.sges
             from requests r join owns w on w.proc = r.proc and w.object = r.object
             where r.queue = 1 order by r.position"""
         )

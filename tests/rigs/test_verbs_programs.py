@@ -55,7 +55,7 @@ OPERATIONS = {
     ],
     "lists": [{"SEND": (8, 1 + 3 + 5 + 7 + 10 + 30 + 60 + 100), "WRITE": (4, 2 + 4 + 6 + 8)}],
     "unsignaled": [{"WRITE": (30, 30 * 64)}],
-    "refused": [{"SEND": (4, 4 * 30)}],
+    "refused": [{"SEND": (4 + 2, 4 * 30 + 2 * 31)}],
     "reads": [{"READ": (4, 700 * (1 + 3 + 5 + 8)), "FETCH_ADD": (2, 16), "COMPARE_SWAP": (2, 16)}],
     "several": [{"SEND": (5, 50 * (5 * i + 30))} for i in (1, 2, 3)],
     "again": [{"SEND_IMM": (4, 4 * 20 + 6)}, {"SEND_IMM": (7, 7 * 20 + 21)}],
@@ -70,12 +70,15 @@ OPERATIONS = {
 
 EXTENDED = {
     "lists": [{"SEND": (8, 1 + 3 + 5 + 7 + 4 * 10), "WRITE": (4, 2 + 4 + 6 + 8)}],
-    "refused": [{}],
+    "refused": [{"SEND": (2, 2 * 31)}],
 }
 """Where this is another with ``ibv_wr_*``: no list of elements; all of a batch is refused."""
 
 
-CALLS = {"operations": set(), "extended": set()}
+CALLS = {
+    "operations": {"ibv_post_send", "ibv_poll_cq"},
+    "extended": {"ibv_wr_complete", "ibv_start_poll"},
+}
 
 
 def told_by(printed: Said, tell: Callable[[Connection], list[Any]]) -> dict[Key, list[Any]]:
@@ -88,9 +91,9 @@ def check_printed(traced: Traced, printed: Said) -> Trace:
     assert traced.ran.is_whole()
     trace = Trace(traced)
     assert trace.operations() == told_by(
-        printed, lambda c: [(one.op, one.size_bytes, one.signaled) for one in c.sent]
+        printed, lambda c: [(k, s.op, s.size_bytes, s.signaled) for k, s in enumerate(c.sent)]
     )
-    assert trace.arrivals() == told_by(printed, lambda c: [(size,) for size in c.arrivals()])
+    assert trace.arrivals() == told_by(printed, lambda c: [*enumerate(c.arrivals())])
     differ = f"""select count(*) from ops s join ops r using (flow)
         where s.flow <> 0 and s.op <> {Op.RECV} and r.op = {Op.RECV}
         and s.size_bytes <> r.size_bytes"""
@@ -106,16 +109,22 @@ def check_printed(traced: Traced, printed: Said) -> Trace:
 
 def check_requests(trace: Trace, printed: Said) -> None:
     """Requests and completions, each with all that the program knows of it, in order."""
-    assert trace.requests() == told_by(printed, lambda c: [one[1:] for one in c.sent])
+    sent = told_by(printed, lambda c: [(k, *s[1:]) for k, s in enumerate(c.sent)])
+    assert trace.requests() == sent
     receives = told_by(printed, lambda c: [(c.receives,)] if c.receives else [])
     assert trace.receives() == receives
-    for receive in (False, True):
-        seen = trace.completions(receive=receive)
-        expected = told_by(printed, lambda c: c.completions(receive=receive))  # noqa: B023
-        for key in expected:
-            if receive and printed[key].shares_receives:  # what one poll returned has no order
-                seen[key], expected[key] = sorted(seen[key]), sorted(expected[key])
-        assert seen == expected
+    check_queue(trace, printed, receive=False)
+    check_queue(trace, printed, receive=True)
+
+
+def check_queue(trace: Trace, printed: Said, *, receive: bool) -> None:
+    """The completions of all send queues, or of all receive queues."""
+    seen = trace.completions(receive=receive)
+    expected = told_by(printed, lambda c: c.completions(receive=receive))
+    for key in expected:
+        if receive and printed[key].shares_receives:  # what one poll returned has no order
+            seen[key], expected[key] = sorted(seen[key]), sorted(expected[key])
+    assert seen == expected
 
 
 def check_completion(traced: Traced, printed: Said) -> None:
