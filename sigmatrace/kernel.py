@@ -23,14 +23,17 @@ def _array(dtype: Any, dims: int, readonly: bool) -> Any:
 
 U8R = _array(types.uint64, 1, True)
 U4R = _array(types.uint32, 1, True)
+U2R = _array(types.uint16, 1, True)
 U1R = _array(types.uint8, 1, True)
 I8R = _array(types.int64, 1, True)
 I4R = _array(types.int32, 1, True)
 F8R = _array(types.float64, 1, True)
 U8R2 = _array(types.uint64, 2, True)
 U4R2 = _array(types.uint32, 2, True)
+I8R2 = _array(types.int64, 2, True)
 U8W = _array(types.uint64, 1, False)
 U4W = _array(types.uint32, 1, False)
+U2W = _array(types.uint16, 1, False)
 U1W = _array(types.uint8, 1, False)
 I8W = _array(types.int64, 1, False)
 I4W = _array(types.int32, 1, False)
@@ -39,15 +42,16 @@ I8W3 = _array(types.int64, 3, False)
 U8W2 = _array(types.uint64, 2, False)
 
 
-def kernel(*signatures: Any) -> Callable[[Callable[..., Any]], Any]:
+def kernel(*signatures: Any, **more: Any) -> Callable[[Callable[..., Any]], Any]:
     """Compile a function for these signatures, ``nogil``, cached where a cache can be written.
 
     Args:
         signatures: numba signatures; none for a helper that other kernels inline.
+        more: Further options of ``numba.njit``.
     """
 
     def compile_function(function: Callable[..., Any]) -> Any:
-        options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+        options: dict[str, Any] = {"nogil": True, "error_model": "numpy", **more}
         if not signatures:
             options["inline"] = "always"
         try:

@@ -74,8 +74,9 @@ def _of_reader(account: Account) -> Iterator[tuple[str, int, int]]:
     yield "bytes of files = whole + damaged + cut + foreign", size, parts
     for name, one in account.schemas.items():
         closed = one.read + one.damaged + one.bad_channel + one.unused
-        text = f"{name}: written + surplus = read + damaged + bad_channel + unused + missing"
-        yield text, one.written + one.surplus, closed + one.missing
+        known = "written + recovered + surplus"
+        text = f"{name}: {known} = read + damaged + bad_channel + unused + missing"
+        yield text, one.written + one.recovered + one.surplus, closed + one.missing
         open_ = one.read_open + one.damaged_open + one.bad_channel_open + one.unused_open
         text = f"{name}: found in chunks = read + damaged + bad_channel + unused"
         yield text, one.found, closed + open_
@@ -95,9 +96,10 @@ def _records(counts: Numbers) -> Iterator[dict[str, Any]]:
 
 def _of_perfetto(counts: Numbers) -> Iterator[dict[str, Any]]:
     regions = sum(counts[key] for key in ("regions_closed", "regions_open", "mark_instants"))
-    events = counts["op_records"] + counts["completion_records"]
+    events = sum(counts[f"{schema}_records"] for schema in ("op", "completion", "request", "cqe"))
     yield {
-        "name": "slices + instants = operations + completions + regions + instants of the program",
+        "name": "slices + instants = operations + completions + requests + cqes + regions"
+        " + instants of the program",
         "left": counts["slices"] + counts["instants"],
         "right": events + regions,
     }
@@ -108,9 +110,9 @@ def _of_perfetto(counts: Numbers) -> Iterator[dict[str, Any]]:
         "right": regions + ends + counts["mark_counters"] + counts["mark_unknown"],
     }
     yield {
-        "name": "counters = those of the program + those of the traffic",
+        "name": "counters = those of the program + of the traffic + of objects",
         "left": counts["counters"],
-        "right": counts["mark_counters"] + counts["traffic_counters"],
+        "right": sum(counts[f"{what}_counters"] for what in ("mark", "traffic", "object")),
     }
     yield {
         "name": "matched = flows + receives before their sends",

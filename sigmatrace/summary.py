@@ -66,3 +66,10 @@ def _losses(book: Mapping[str, Any]) -> Iterator[str]:
     yield f"lost       {'; '.join(found) if found else 'nothing'}"
     if ledger.is_torn(book):
         yield "             unmatched messages and peers not traced below may come from that"
+    recovered = [
+        f"{count_text(count)} {name} records"
+        for name, one in book["records"].items()
+        if (count := one["recovered"] + one["recovered_open"])
+    ]
+    if recovered:
+        yield f"recovered  {', '.join(recovered)} from ring files"

@@ -20,6 +20,8 @@ from tests.factories import make_table
 BASE = 1_700_000_000_000_000_000
 BIN = 1000
 SEND, RECV, OUTER = 1, 2, 3
+OBJECTS = {name: INDEX_TABLES[name] for name in ("endpoints", "channels", "ports", "gids")}
+OBJECTS["routes"] = STAGE_TABLES["routes"]
 UNKNOWN = {"src_proc": -1, "dst_proc": -1, "rank": -1}
 
 
@@ -34,8 +36,12 @@ def run(
     threads: Sequence[dict[str, Any]] | None = None,
     names: Sequence[dict[str, Any]] = (),
     timeline: Sequence[dict[str, Any]] = (),
+    **objects: Sequence[dict[str, Any]],
 ) -> Run:
-    """Return a run; by default of two processes, with one and with two threads."""
+    """Return a run; by default of two processes, with one and with two threads.
+
+    ``objects``: rows of ``endpoints``, ``channels``, ``routes``, ``ports`` and ``gids``.
+    """
     processes = processes or [
         {"proc": 0, "label": "rank 0", "rank": 0, "host": "a", "pid": 100},
         {"proc": 1, "label": "rank 1", "rank": 1, "host": "b", "pid": 200},
@@ -56,6 +62,7 @@ def run(
         "calls": table(INDEX_TABLES["calls"], calls),
         "names": table(INDEX_TABLES["names"], names),
         "timeline": table(STAGE_TABLES["timeline"], timeline),
+        **{name: table(columns, objects.get(name, ())) for name, columns in OBJECTS.items()},
     }
     return Run(tables, {"base_ns": BASE, "timeline_ns": BASE, "bin_ns": BIN})
 
@@ -71,9 +78,13 @@ def partition(
     ops: Sequence[dict[str, Any]] = (),
     completions: Sequence[dict[str, Any]] = (),
     marks: Sequence[dict[str, Any]] = (),
+    **more: Sequence[dict[str, Any]],
 ) -> Partition:
-    """Return a partition; ``t`` of a row is its time after ``BASE`` in ns."""
-    rows = {"ops": ops, "completions": completions, "marks": marks, "targets": (), "aggregates": ()}
+    """Return a partition; ``t`` of a row is its time after ``BASE`` in ns.
+
+    ``more``: rows of other event tables.
+    """
+    rows = {**dict.fromkeys(EVENT_TABLES, ()), "ops": ops, "completions": completions}
     return Partition(
         number,
         {
@@ -84,7 +95,7 @@ def partition(
                     for row in given
                 ],
             )
-            for name, given in rows.items()
+            for name, given in {**rows, "marks": marks, **more}.items()
         },
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sigmatrace.capture.index import FileIndex, LostChunk
+from sigmatrace.capture.index import FROM_RING, FileIndex, LostChunk
 from sigmatrace.capture.items import CUT, DAMAGED, WHOLE
 from sigmatrace.capture.merge import ProcessBase
 from sigmatrace.capture.read import ReadLoss
@@ -26,12 +26,14 @@ class SchemaAccount:
     """Records of one schema, over the run.
 
     Over the files with an end item,
-    ``written + surplus = read + damaged + bad_channel + unused + missing``. Over all files,
-    ``found = read + damaged + bad_channel + unused``, with and without an end item.
+    ``written + recovered + surplus = read + damaged + bad_channel + unused + missing``. Over all
+    files, ``found = read + damaged + bad_channel + unused``, with and without an end item.
 
     Attributes:
         found: In the chunks of all files, as their prefixes say, before any data was looked at.
-        written: As the end items say.
+        written: To rank files, as the end items say.
+        recovered: In ring files of files with an end item: what could not be written.
+        recovered_open: In ring files of files without one.
         read: From files with an end item (ring files included).
         read_open: From files without one (cut, killed, replaced, or still running).
         damaged: In chunks of files with an end item that were found but cannot be read.
@@ -40,14 +42,16 @@ class SchemaAccount:
         bad_channel_open: The same for files without an end item.
         unused: Rows of aggregates that were never used; they stand for nothing.
         unused_open: The same for files without an end item.
-        missing: Written, as the end item says, but not found.
-        surplus: Found beyond what the end item says.
+        missing: Written or recovered, but not found.
+        surplus: Found beyond what was written and recovered.
         dropped: Dropped at capture.
         gap_chunks: Chunks that are missing in the numbering of their threads.
     """
 
     found: int = 0
     written: int = 0
+    recovered: int = 0
+    recovered_open: int = 0
     read: int = 0
     read_open: int = 0
     damaged: int = 0
@@ -216,7 +220,9 @@ def _add(
     total.found += int(chunks["count"].sum())
     total.found += sum(x.records for x in index.lost if x.schema == schema)
     total.gap_chunks += _gaps(chunks)
+    recovered = int(chunks["count"][chunks["source"] == FROM_RING].sum())
     if index.end is None:
+        total.recovered_open += recovered
         total.read_open += read
         total.bad_channel_open += bad
         total.unused_open += unused
@@ -226,12 +232,13 @@ def _add(
     written = index.end.written.get(schema, 0)
     found = read + damaged + bad + unused
     total.written += written
+    total.recovered += recovered
     total.read += read
     total.bad_channel += bad
     total.unused += unused
     total.damaged += damaged
-    total.missing += max(0, written - found)
-    total.surplus += max(0, found - written)
+    total.missing += max(0, written + recovered - found)
+    total.surplus += max(0, found - written - recovered)
     total.dropped += index.end.dropped.get(schema, 0)
 
 

@@ -8,12 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from sigmatrace.export.kernels.packets import (
-    NAME_OF_FAILED,
-    NAME_OF_NOTE,
-    NAME_OF_PEER,
-    NAME_OF_SIZE,
-)
+import numpy as np
+
 from sigmatrace.export.kernels.wire import PADDED_BYTES
 
 CLOCK_REALTIME, CLOCK_BOOTTIME, CLOCK_DELTA = 1, 6, 64
@@ -50,6 +46,11 @@ def block(field: int, *parts: bytes) -> bytes:
     return varint(field << 3 | 2) + varint(len(body)) + body
 
 
+def word(field: bytes) -> np.ndarray:
+    """Return at most 8 bytes as kernels take them: a little-endian number, and how many, u8[2]."""
+    return np.array([int.from_bytes(field, "little"), len(field)], np.uint64)
+
+
 def text(field: int, value: str) -> bytes:
     """Return a text field; what UTF-8 cannot hold is replaced."""
     return block(field, value.encode("utf-8", "replace"))
@@ -81,7 +82,10 @@ def track(uuid: int, *parts: bytes, name: str = "", parent: int = 0, rank: int =
 
 
 def root() -> bytes:
-    """Return a packet that asks for processes in the order of their ranks."""
+    """Return a packet that asks for tracks without a parent in the order of their ranks.
+
+    Viewers up to v52 put processes in an order of their own (most slices first), whatever is asked.
+    """
     return packet(1, block(60, number(1, 0), number(11, _EXPLICIT_ORDER)))
 
 
@@ -104,28 +108,27 @@ def wall_clock(base_ns: int) -> bytes:
     """Return a packet that says which Unix time the trace's zero is.
 
     Args:
-        base_ns: Unix ns.
+        base_ns: Unix ns. The format has no times before 1970, which damaged records can have:
+            then nothing is said of the wall clock.
     """
     zero = block(1, number(1, CLOCK_BOOTTIME), number(2, 0))
-    wall = block(1, number(1, CLOCK_REALTIME), number(2, base_ns))
+    wall = block(1, number(1, CLOCK_REALTIME), number(2, base_ns)) if base_ns >= 0 else b""
     return packet(1, number(13, _STATE_CLEARED), block(6, zero, wall))
 
 
 def sequence_head(
     sequence: int,
-    names: Sequence[str],
-    peers: Sequence[str],
-    notes: Sequence[str],
-    note_name: str,
+    names: Sequence[str] = (),
+    arguments: Sequence[str] = (),
+    texts: Sequence[str] = (),
 ) -> tuple[bytes, int]:
     """Return the packets that a track's events depend on: clock, defaults, interned strings.
 
     Args:
         sequence: Number of the packet sequence.
-        names: Names of the events; the first has the interning id 1.
-        peers: Values of the argument ``peer``; ids 2, 4, 6, ...
-        notes: Values of the argument ``note_name``; ids 3, 5, 7, ...
-        note_name: Name of that argument.
+        names: Names of the events; the first has the interning id 1, here and below.
+        arguments: Names of arguments.
+        texts: Values of arguments.
 
     Returns:
         The packets, and the place in them of the track's number: a padded varint, still 0.
@@ -133,25 +136,14 @@ def sequence_head(
     zero = block(1, number(1, CLOCK_BOOTTIME), number(2, 0))
     delta = block(1, number(1, CLOCK_DELTA), number(2, 0), number(3, 1))
     clock = packet(sequence, number(13, _STATE_CLEARED), block(6, zero, delta))
-    arguments = {
-        NAME_OF_SIZE: "size_bytes",
-        NAME_OF_PEER: "peer",
-        NAME_OF_NOTE: note_name,
-        NAME_OF_FAILED: "failed",
-    }
-    values = [(2 * k, peer) for k, peer in enumerate(peers, 1)]
-    values += [(2 * k + 1, note) for k, note in enumerate(notes, 1)]
-    strings = block(
-        12,
-        _interned(2, enumerate(names, 1)),
-        _interned(3, arguments.items()),
-        _interned(29, values),
-    )
+    strings = block(12, _interned(2, names), _interned(3, arguments), _interned(29, texts))
     on_track = varint(11 << 3) + padded(0)
     defaults = block(59, number(58, CLOCK_DELTA), block(11, on_track))
     head = clock + packet(sequence, strings, defaults)
     return head, len(head) - PADDED_BYTES
 
 
-def _interned(field: int, entries: Iterable[tuple[int, str]]) -> bytes:
-    return b"".join(block(field, number(1, iid), text(2, value)) for iid, value in entries)
+def _interned(field: int, texts: Iterable[str]) -> bytes:
+    return b"".join(
+        block(field, number(1, iid), text(2, value)) for iid, value in enumerate(texts, 1)
+    )

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from sigmatrace.errors import PipelineError
 from sigmatrace.partition import Partition, Run, column
-from sigmatrace.schema import STAGE_TABLES, Columns
+from sigmatrace.schema import STAGE_TABLES, Columns, Layer
 from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.stages.clock_fit import HZ_RANGE, SLACK_NS, Fit, fit, narrow, possible, single
 from sigmatrace.text import count_text, counted
@@ -39,6 +39,8 @@ class Clocks:
         knot_y: ``(knots,)`` i8, Unix ns.
         slope: ``(knots,)`` f8, ns per tick.
         ns_per_tick: ``(processes,)`` f8.
+        untimed: ``(channels + 1,)`` bool, operations do not tell how long the call took; the last
+            one stands for channels that are not known.
         quality: Table ``clock_quality``.
         facts: ``base_ns``, ``last_ns``.
         ledger: What ``account`` returns.
@@ -51,6 +53,7 @@ class Clocks:
     knot_y: np.ndarray
     slope: np.ndarray
     ns_per_tick: np.ndarray
+    untimed: np.ndarray
     quality: pa.Table
     facts: Mapping[str, object]
     ledger: Mapping[str, object]
@@ -95,7 +98,8 @@ class Clock(Stage):
             "width_tsc": "u8",
             "source": "str",
         },
-        "ops": {"proc": "i4", "t_tsc": "u8", "op": "u1", "aux": "u4"},
+        "channels": {"layer": "u1"},
+        "ops": {"proc": "i4", "t_tsc": "u8", "channel": "u4", "op": "u1", "aux": "u4"},
         "completions": {"proc": "i4", "t_tsc": "u8"},
         "marks": {"proc": "i4", "t_tsc": "u8"},
         "requests": {"proc": "i4", "t_tsc": "u8"},
@@ -116,7 +120,7 @@ class Clock(Stage):
         processes = _processes(run)
         for members in _hosts(processes):
             _fit_host(members)
-        return _flatten(processes)
+        return _flatten(processes, _untimed(run))
 
     def apply(self, part: Partition, resolved: Clocks) -> Partition:
         """Add ``t_ns``, ``call_ns`` and ``posted_ns``."""
@@ -130,6 +134,9 @@ class Clock(Stage):
         call_ns = np.empty(part.tables["ops"].num_rows, np.int64)
         columns = [part.column("ops", name) for name in ("op", "aux", "proc")]
         call_kernel(*columns, resolved.ns_per_tick, call_ns)
+        if resolved.untimed.any():
+            channel = np.minimum(part.column("ops", "channel"), resolved.untimed.size - 1)
+            call_ns[resolved.untimed[channel]] = 0
         return part.with_columns("ops", {"call_ns": call_ns})
 
     def results(self, resolved: Clocks) -> Mapping[str, pa.Table]:
@@ -284,7 +291,12 @@ def _bad(process: _Process, wide: float) -> np.ndarray:
     return ~usable | (off > allowed)
 
 
-def _flatten(processes: list[_Process]) -> Clocks:
+def _untimed(run: Run) -> np.ndarray:
+    """Return whose ``aux`` is no time: that of verbs is a position (docs/verbs.md section 2)."""
+    return np.append(run.column("channels", "layer") == Layer.VERBS, False)
+
+
+def _flatten(processes: list[_Process], untimed: np.ndarray) -> Clocks:
     maps: dict[int, int] = {}
     fits: list[Fit] = []
     numbers = []
@@ -304,6 +316,7 @@ def _flatten(processes: list[_Process]) -> Clocks:
         knot_y=np.concatenate([one.y for one in fits] or empty).astype(np.int64),
         slope=np.concatenate([one.slope for one in fits] or empty).astype(np.float64),
         ns_per_tick=np.array([fits[number].rate for number in numbers], np.float64),
+        untimed=untimed,
         quality=_quality(processes),
         facts=_facts(processes),
         ledger=_ledger(processes),

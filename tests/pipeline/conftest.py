@@ -10,7 +10,9 @@ from typing import NamedTuple
 import pytest
 
 from sigmatrace import cli
+from sigmatrace.export.perfetto import OUTPUT
 from sigmatrace.testing.synthetic import Truth, generate
+from tests.perfetto_inputs import export
 
 
 class Synthetic(NamedTuple):
@@ -66,3 +68,21 @@ def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Spoken]:
         return Spoken(code, *capsys.readouterr())
 
     return run
+
+
+@pytest.fixture
+def load(tmp_path, trace_processor):
+    """Exports partitions, loads the trace, and checks counts and losses."""
+
+    def load(*parts, of=None):
+        exported = export(tmp_path, parts, of)
+        tp = trace_processor(tmp_path / OUTPUT)
+        assert tp.problems() == []
+        counts = exported.counts
+        assert tp.value("select count(*) from slice") == counts["slices"] + counts["instants"]
+        assert tp.value("select count(*) from slice where dur > 0") == counts["slices"]
+        assert tp.value("select count(*) from counter") == counts["counters"]
+        assert tp.value("select count(*) from flow") == counts["flows"]
+        return tp, exported
+
+    return load

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 
 import pyarrow as pa
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -47,24 +46,6 @@ order by p.name, t.name, c.ts
 """
 
 
-@pytest.fixture
-def load(tmp_path, trace_processor):
-    """Exports partitions, loads the trace, and checks counts and losses."""
-
-    def load(*parts, of=None):
-        exported = export(tmp_path, parts, of)
-        tp = trace_processor(tmp_path / OUTPUT)
-        assert tp.problems() == []
-        counts = exported.counts
-        assert tp.value("select count(*) from slice") == counts["slices"] + counts["instants"]
-        assert tp.value("select count(*) from slice where dur > 0") == counts["slices"]
-        assert tp.value("select count(*) from counter") == counts["counters"]
-        assert tp.value("select count(*) from flow") == counts["flows"]
-        return tp, exported
-
-    return load
-
-
 def spans(tp):
     return [(row["ts"], row["dur"], row["depth"]) for row in tp.query(SLICES)]
 
@@ -97,6 +78,13 @@ def test_the_trace_knows_its_wall_clock(load):
     wall = "select clock_value from clock_snapshot where clock_name = 'REALTIME' and ts = 0"
     assert tp.value(wall) == BASE
     assert str(BASE) in exported.hint
+
+
+def test_times_before_1970_have_no_wall_clock(load):
+    tp, exported = load(partition(0, [send(-2 * BASE, 5), send(10, 5)]))
+    assert spans(tp) == [(0, 5, 0), (2 * BASE + 10, 5, 0)]
+    assert tp.value("select count(*) from clock_snapshot where clock_name = 'REALTIME'") == 0
+    assert str(-BASE) in exported.hint
 
 
 def test_calls_nest_in_calls_whatever_their_order_in_the_file(load):

@@ -76,7 +76,8 @@ def test_an_equation_about_nothing_is_an_error_that_names_it(side):
 def test_records_that_vanish_are_found():
     book = ledger.build(an_account(read=9), {}, {})
     assert ledger.violated(book) == [
-        "op: written + surplus = read + damaged + bad_channel + unused + missing: 10 is not 9"
+        "op: written + recovered + surplus = read + damaged + bad_channel + unused + missing: "
+        "10 is not 9"
     ]
 
 
@@ -139,7 +140,8 @@ def perfetto(**changed):
         "slices": 8, "instants": 14, "op_records": 10, "completion_records": 6, "flows": 3,
         "flows_backwards": 1, "mark_records": 17, "regions_closed": 3, "regions_open": 2,
         "regions_stray_ends": 1, "mark_instants": 1, "mark_counters": 4, "mark_unknown": 3,
-        "traffic_counters": 9, "counters": 13, **changed,
+        "traffic_counters": 9, "object_counters": 0, "counters": 13, "request_records": 0,
+        "cqe_records": 0, **changed,
     }  # fmt: skip
 
 
@@ -147,9 +149,12 @@ def perfetto(**changed):
     ("changed", "text", "left", "right"),
     [
         ({"slices": 7}, "slices + instants", 21, 22),
+        ({"cqe_records": 2}, "slices + instants", 22, 24),
+        ({"request_records": 2}, "request records = request records", 2, 0),
         ({"regions_open": 1}, "slices + instants", 22, 21),
         ({"mark_unknown": 2}, "marks = 2 closed", 17, 16),
         ({"counters": 12}, "counters = ", 12, 13),
+        ({"object_counters": 5}, "counters = ", 13, 18),
         ({"flows": 4}, "matched = flows", 4, 5),
     ],
 )

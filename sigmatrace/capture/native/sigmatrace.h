@@ -45,6 +45,9 @@ ST_API uint8_t st_call_register(const char *name);
 ST_API void st_warn_once(bool *once, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Count something that could not be recorded, by reason (static string). */
 ST_API void st_lost(const char *reason, uint64_t n);
+/* An operation passes by because st_recording() said no: counted as lost where the recording has
+ * failed, not where the program has stopped it. (st_channel_get counts by itself.) */
+ST_API void st_refused(void);
 
 /* --- for the Python side ------------------------------------------------------------- */
 
@@ -194,11 +197,23 @@ static inline uint32_t st_span(uint64_t begin, uint64_t end)
     return d > UINT32_MAX ? UINT32_MAX : (uint32_t)d;
 }
 
-/* Nesting of recorded calls in this thread: depth = st_enter(); ...; st_leave(). */
-ST_API uint8_t st_enter(void);
-ST_API void st_leave(void);
-/* How deep the present moment is, for what encloses no other recorded call. */
-ST_API uint8_t st_depth(void);
+/* Nesting of recorded calls in this thread: depth = st_enter(); ...; st_leave(). What encloses no
+ * other recorded call just looks: st_nesting. */
+extern ST_API __thread uint8_t st_nesting __attribute__((tls_model("initial-exec")));
+
+static inline uint8_t st_enter(void)
+{
+    uint8_t depth = st_nesting;
+    if (depth < UINT8_MAX)
+        st_nesting = (uint8_t)(depth + 1);
+    return depth;
+}
+
+static inline void st_leave(void)
+{
+    if (st_nesting)
+        st_nesting--;
+}
 
 /* --- pending operations: from an application's context pointer to what was posted -------- */
 

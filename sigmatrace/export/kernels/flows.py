@@ -5,37 +5,33 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
-from sigmatrace.export.kernels.packets import _RECV
+from sigmatrace.export.kernels.packets import SINK
+from sigmatrace.kernel import I8R, I8W, I8W2, U2R, U8R, kernel
 
 BUCKETS = 256
 """Parts into which ends of arrows are sorted, so that only one part must fit memory."""
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
-_ROWS = types.Array(types.int64, 2, "C")
-_I8 = types.Array(types.int64, 1, "C")
-_READ_I8 = types.Array(types.int64, 1, "C", readonly=True)
-_READ_U8 = types.Array(types.uint64, 1, "C", readonly=True)
-_READ_U1 = types.Array(types.uint8, 1, "C", readonly=True)
 
 
-@njit(inline="always")
+@kernel()
 def _mixed(flow, bits):
     """Return the top ``bits`` of a hash; buckets use the bits at the top, cells those below."""
     mixed = (np.uint64(flow) ^ (np.uint64(flow) >> np.uint64(32))) * _MIX
     return np.int64(mixed >> np.uint64(64 - bits))
 
 
-@njit(types.void(_READ_I8, _READ_U8, _READ_I8, _READ_U1, _ROWS), cache=True, nogil=True)
-def collect_ends(order, flow, t, op, out):
+@kernel(types.void(I8R, U8R, I8R, U2R, I8W2))
+def collect_ends(order, flow, t, shown, out):
     """Note the ends of arrows of one track, in the order in which they are written.
 
     Args:
         order: i8[m], row numbers.
         flow: u8[n], 0 = none.
         t: i8[n], ns.
-        op: u1[n], ``schema.Op``.
+        shown: u2[n]; those with the bit ``SINK`` are receives.
         out: i8[k, 3], one for each row with a flow: flow, time, 1 for a receive.
     """
     used = 0
@@ -44,11 +40,11 @@ def collect_ends(order, flow, t, op, out):
         if flow[row] != 0:
             out[used, 0] = np.int64(flow[row])
             out[used, 1] = t[row]
-            out[used, 2] = op[row] == _RECV
+            out[used, 2] = (shown[row] & SINK) != 0
             used += 1
 
 
-@njit(types.void(_ROWS, _I8, _ROWS), cache=True, nogil=True)
+@kernel(types.void(I8W2, I8W, I8W2))
 def split_ends(ends, starts, out):
     """Sort ends of arrows into buckets by flow; the order within a bucket stays.
 
@@ -68,7 +64,7 @@ def split_ends(ends, starts, out):
         at[k] += 1
 
 
-@njit(types.Tuple((types.int64, types.int64))(_ROWS), cache=True, nogil=True)
+@kernel(types.Tuple((types.int64, types.int64))(I8W2))
 def count_arrows(ends):
     """Count the messages with an arrow, and those with both ends but none.
 

@@ -5,16 +5,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, types
+from numba import types
+
+from sigmatrace.kernel import I8R, I8W, U1R, U4R, kernel
 
 _RUN = 16
-_I8 = types.Array(types.int64, 1, "C")
-_READ_I8 = types.Array(types.int64, 1, "C", readonly=True)
-_READ_U4 = types.Array(types.uint32, 1, "C", readonly=True)
-_READ_U1 = types.Array(types.uint8, 1, "C", readonly=True)
 
 
-@njit(types.Tuple((_I8, _I8))(_READ_U4, types.int64), cache=True, nogil=True)
+@kernel(types.Tuple((I8W, I8W))(U4R, types.int64))
 def group_rows(key, keys):
     """Return the row numbers grouped by key, and where each group begins.
 
@@ -38,7 +36,7 @@ def group_rows(key, keys):
     return order, starts
 
 
-@njit(inline="always")
+@kernel()
 def _follows(a, b, begin, length, depth):
     """Must row ``a`` stand after row ``b``? Outer calls stand before what they enclose."""
     if begin[a] != begin[b]:
@@ -48,7 +46,7 @@ def _follows(a, b, begin, length, depth):
     return depth[a] > depth[b]
 
 
-@njit(types.void(_I8, _READ_I8, _READ_I8, _READ_U1), cache=True, nogil=True)
+@kernel(types.void(I8W, I8R, I8R, U1R))
 def sort_rows(order, begin, length, depth):
     """Sort row numbers in place: by begin, then longer first, then outer first; stable.
 
@@ -92,7 +90,7 @@ def sort_rows(order, begin, length, depth):
         width *= 2
 
 
-@njit(types.UniTuple(types.int64, 2)(_READ_I8, _READ_I8, _READ_I8), cache=True, nogil=True)
+@kernel(types.UniTuple(types.int64, 2)(I8R, I8R, I8R))
 def end_range(order, begin, length):
     """Return the earliest and the latest end of the slices among some rows.
 
@@ -112,10 +110,8 @@ def end_range(order, begin, length):
     return least, most
 
 
-@njit(
-    types.Tuple((_I8, types.int64))(_READ_I8, _READ_U1, _READ_U4, types.int64, types.int64),
-    cache=True,
-    nogil=True,
+@kernel(
+    types.Tuple((I8W, types.int64))(I8R, U1R, U4R, types.int64, types.int64),
 )
 def pair_regions(order, kind, name, begin_kind, end_kind):
     """Find the end of each region of one thread: the next end of its name that is not taken.

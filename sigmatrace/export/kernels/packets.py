@@ -1,7 +1,8 @@
 """Encodes the slices and instants of one track, and counters, as Perfetto packets.
 
 Field numbers and wire types are those of Perfetto's ``trace_packet.proto``, ``track_event.proto``
-and ``debug_annotation.proto``. All lengths fit one byte: a packet has at most ``ROW_BYTES`` bytes.
+and ``debug_annotation.proto``. A row has a name, a flow and any number of arguments; where those
+make a packet longer than a one-byte length can say, it gets two-byte lengths afterwards.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, call-arg, call-overload"
@@ -9,20 +10,27 @@ and ``debug_annotation.proto``. All lengths fit one byte: a packet has at most `
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
+from sigmatrace.export.kernels.heap import pop, push
 from sigmatrace.export.kernels.wire import (
     PADDED_BYTES,
+    load,
     put_padded,
     put_varint,
     store,
 )
+from sigmatrace.kernel import F8R, I4W, I8R, I8R2, I8W, U1W, U2R, U4R, U8R, kernel
 
-ROW_BYTES = 160
-"""Most bytes that one row can take: begin and end of a slice with everything."""
+ROW_BYTES, ARGUMENT_BYTES = 96, 16
+"""Most bytes that one row can take, begin and end of a slice, and each of its arguments."""
 
-NAME_OF_SIZE, NAME_OF_PEER, NAME_OF_NOTE, NAME_OF_FAILED = 1, 2, 3, 4
-"""Interning ids of the names of the arguments."""
+NUMBER, TEXT, FLAG = 0, 1, 2
+"""How an argument is written: its value, the interning id of the text that its value is the key
+of, or nothing (all is in the argument's head)."""
+
+SINK = 1 << 15
+"""Bit of a row's ``shown``: its flow ends here. Bit k: argument k is shown."""
 
 (
     BYTES,
@@ -34,8 +42,7 @@ NAME_OF_SIZE, NAME_OF_PEER, NAME_OF_NOTE, NAME_OF_FAILED = 1, 2, 3, 4
     LANES,
     BORDERS,
     NAMES,
-    PEERS,
-    NOTES,
+    TEXTS,
     EARLY,
     FIRST_AT,
     NOW,
@@ -43,26 +50,17 @@ NAME_OF_SIZE, NAME_OF_PEER, NAME_OF_NOTE, NAME_OF_FAILED = 1, 2, 3, 4
     HEAP,
     IDLE,
     STATS,
-) = range(18)
+) = range(17)
 """Places in the totals of ``encode_track``, and how many there are."""
 
 COUNTER_BYTES = 48
 """Most bytes that one counter value can take."""
 
-_SIZE_UNKNOWN, _FAILED, _RECV = 1, 8, 2
 _BEGIN, _END, _INSTANT, _COUNTER = 1, 2, 3, 4
 _NEVER = 2**63 - 1
 
-_U1 = types.Array(types.uint8, 1, "C")
-_I4 = types.Array(types.int32, 1, "C")
-_I8 = types.Array(types.int64, 1, "C")
-_READ = {
-    name: types.Array(getattr(types, name), 1, "C", readonly=True)
-    for name in ("uint8", "uint32", "uint64", "int32", "int64", "float64")
-}
 
-
-@njit(inline="always")
+@kernel()
 def _event(out, at, sequence, kind):
     """Write what stands between a packet's time and the rest of its track event."""
     store(out, at, sequence[0])
@@ -71,59 +69,56 @@ def _event(out, at, sequence, kind):
     return at + 4
 
 
-@njit(inline="always")
+@kernel()
 def _head(out, at, delta, sequence, kind):
     """Write a packet up to its track event's type; the lengths are set by ``_close``."""
     store(out, at, np.uint32(0x0040000A))
     return _event(out, put_varint(out, at + 3, delta), sequence, kind)
 
 
-@njit(inline="always")
+@kernel()
 def _first_head(out, at, sequence, kind):
     """The same with a time that is filled in later."""
     store(out, at, np.uint32(0x0040000A))
     return _event(out, put_padded(out, at + 3, 0), sequence, kind)
 
 
-@njit(inline="always")
+@kernel()
 def _close(out, start, event, at):
+    """Set the lengths of a packet that ends at ``at``; return where it ends then."""
     store(out, start + 1, np.uint8(at - start - 2))
     store(out, event + 1, np.uint8(at - event - 2))
+    return at if at - start <= 129 else _widen(out, start, event, at)
+
+
+@kernel(types.int64(U1W, *(types.int64,) * 3), _nrt=False)
+def _widen(out, start, event, at):
+    """The same for a packet whose length, or also its event's, needs a second byte."""
+    for place in (event, start):
+        size = at - place - 2
+        if size > 127:
+            for k in range(at - 1, place + 1, -1):
+                out[k + 1] = out[k]
+            out[place + 1] = np.uint8(size & 127 | 128)
+            out[place + 2] = np.uint8(size >> 7)
+            at += 1
     return at
 
 
-@njit(inline="always")
-def _track(out, at, uuid):
+@kernel()
+def _track(out, at):
+    """Leave room for the number of a track that is chosen later."""
     store(out, at, np.uint8(0x58))
-    return put_padded(out, at + 1, uuid)
+    return put_padded(out, at + 1, 0)
 
 
-@njit(inline="always")
-def _size_argument(out, at, size):
-    """``debug_annotations`` with ``name_iid`` and ``uint_value``."""
-    store(out, at, np.uint64(0x1800080022 | NAME_OF_SIZE << 24))
-    end = put_varint(out, at + 5, size)
-    store(out, at + 1, np.uint8(end - at - 2))
-    return end
+@kernel()
+def _lane(out, at, uuid):
+    store(out, at, np.uint8(0x58))
+    return put_varint(out, at + 1, uuid)
 
 
-@njit(inline="always")
-def _text_argument(out, at, name, iid):
-    """``debug_annotations`` with ``name_iid`` and ``string_value_iid``."""
-    store(out, at, np.uint64(0x018800080022 | name << 24))
-    end = put_varint(out, at + 6, iid)
-    store(out, at + 1, np.uint8(end - at - 2))
-    return end
-
-
-@njit(inline="always")
-def _failed_argument(out, at):
-    """``debug_annotations`` with ``name_iid`` and ``bool_value``."""
-    store(out, at, np.uint64(0x011000080422 | NAME_OF_FAILED << 24))
-    return at + 6
-
-
-@njit(inline="always")
+@kernel()
 def _flow(out, at, flow, sink):
     """Field 47 ``flow_ids`` at the source, 48 ``terminating_flow_ids`` at the sink."""
     store(out, at, np.uint16(0x0381 if sink else 0x02F9))
@@ -131,7 +126,7 @@ def _flow(out, at, flow, sink):
     return at + 10
 
 
-@njit(inline="always")
+@kernel()
 def _intern(iids, listed, count, key):
     """Return the interning id of ``key``: a new one at first sight, noted in ``listed``."""
     if iids[key] == 0:
@@ -141,40 +136,7 @@ def _intern(iids, listed, count, key):
     return iids[key], count
 
 
-@njit(inline="always")
-def _push(ends, lanes, count, end, lane):
-    """Push onto a binary heap with the smallest end on top."""
-    k = count
-    while k > 0 and ends[(k - 1) // 2] > end:
-        ends[k] = ends[(k - 1) // 2]
-        lanes[k] = lanes[(k - 1) // 2]
-        k = (k - 1) // 2
-    ends[k] = end
-    lanes[k] = lane
-    return count + 1
-
-
-@njit(inline="always")
-def _pop(ends, lanes, count):
-    """Remove the top of the heap."""
-    count -= 1
-    end, lane = ends[count], lanes[count]
-    k = 0
-    while 2 * k + 1 < count:
-        child = 2 * k + 1
-        if child + 1 < count and ends[child + 1] < ends[child]:
-            child += 1
-        if ends[child] >= end:
-            break
-        ends[k] = ends[child]
-        lanes[k] = lanes[child]
-        k = child
-    ends[k] = end
-    lanes[k] = lane
-    return count
-
-
-@njit(inline="always")
+@kernel()
 def _drain(t, out, stat, sequence, lane_uuid, stack, heap, free, border_end_at):
     """Write the ends up to time ``t``, in time order; innermost first on the main track."""
     while stat[DEPTH] > 0 or stat[HEAP] > 0:
@@ -191,27 +153,27 @@ def _drain(t, out, stat, sequence, lane_uuid, stack, heap, free, border_end_at):
             stat[DEPTH] -= 1
             which = stack[1][stat[DEPTH]]
             if which >= 0:
-                at = _track(out, at, 0)
+                at = _track(out, at)
                 border_end_at[which] = at - PADDED_BYTES
         else:
             lane = heap[1][0]
-            stat[HEAP] = _pop(heap[0], heap[1], stat[HEAP])
+            stat[HEAP] = pop(heap[0], heap[1], stat[HEAP])
             free[stat[IDLE]] = lane
             stat[IDLE] += 1
-            at = _track(out, at, lane_uuid + lane)
+            at = _lane(out, at, lane_uuid + lane)
         stat[BYTES] = _close(out, start, event, at)
 
 
-@njit(inline="always")
-def _place(t, stop, at, out, stat, border, lane_uuid, stack, heap, free, borders):
-    """Choose the track of a slice: the main one where it nests, else a lane."""
+@kernel()
+def _place(t, stop, at, out, stat, border, lane_uuid, nests, stack, heap, free, borders):
+    """Choose the track of a slice: the main one where it fits, else a lane."""
     depth = stat[DEPTH]
-    if depth == 0 or stack[0][depth - 1] >= stop:
+    if depth == 0 or (nests and stack[0][depth - 1] >= stop):
         which = np.int64(-1)
         if t < border:
             which = stat[BORDERS]
             stat[BORDERS] += 1
-            at = _track(out, at, 0)
+            at = _track(out, at)
             borders[0][which] = at - PADDED_BYTES
             borders[2][which] = t
         stack[0][depth] = stop
@@ -225,60 +187,61 @@ def _place(t, stop, at, out, stat, border, lane_uuid, stack, heap, free, borders
     else:
         lane = stat[LANES]
         stat[LANES] += 1
-    stat[HEAP] = _push(heap[0], heap[1], stat[HEAP], stop, lane)
-    return _track(out, at, lane_uuid + lane)
+    stat[HEAP] = push(heap[0], heap[1], stat[HEAP], stop, lane)
+    return _lane(out, at, lane_uuid + lane)
 
 
-@njit(inline="always")
-def _describe(row, at, out, stat, columns, iids, listed):
+@kernel()
+def _describe(row, at, out, stat, columns, arguments, iids, listed):
     """Write the name, the arguments and the flow of a row."""
-    name, size, flags, op, peer, note, flow = columns
+    name, shown, flow = columns
     store(out, at, np.uint8(0x50))
-    iid, stat[NAMES] = _intern(iids[0], listed[0], stat[NAMES], name[row])
+    iid, stat[NAMES] = _intern(iids[0], listed[0], stat[NAMES], np.int64(name[row]))
     at = put_varint(out, at + 1, iid)
-    if flags[row] & _SIZE_UNKNOWN == 0:
-        at = _size_argument(out, at, size[row])
-    if peer[row] >= 0:
-        iid, stat[PEERS] = _intern(iids[1], listed[1], stat[PEERS], peer[row])
-        at = _text_argument(out, at, NAME_OF_PEER, 2 * iid)
-    if note[row] != 0:
-        iid, stat[NOTES] = _intern(iids[2], listed[2], stat[NOTES], note[row])
-        at = _text_argument(out, at, NAME_OF_NOTE, 2 * iid + 1)
-    if flags[row] & _FAILED:
-        at = _failed_argument(out, at)
+    bits = np.int64(shown[row])
+    for k in range(arguments.shape[0]):
+        if bits >> k & 1:
+            store(out, at, arguments[k, 0])
+            end = at + arguments[k, 1]
+            how = arguments[k, 2]
+            if how == NUMBER:
+                end = put_varint(out, end, load(arguments[k, 3], row))
+            elif how == TEXT:
+                key = np.int64(load(arguments[k, 3], row))
+                iid, stat[TEXTS] = _intern(iids[1], listed[1], stat[TEXTS], key)
+                end = put_varint(out, end, iid)
+            store(out, at + 1, np.uint8(end - at - 2))
+            at = end
     if flow[row] != 0:
-        sink = op[row] == _RECV
+        sink = (bits & SINK) != 0
         stat[FLOW_ENDS if sink else FLOW_STARTS] += 1
         at = _flow(out, at, flow[row], sink)
     return at
 
 
-_COLUMNS = types.Tuple(
-    tuple(_READ[k] for k in ("uint32", "uint64", "uint8", "uint8", "int32", "uint32", "uint64"))
-)
+_COLUMNS = types.Tuple((U4R, U2R, U8R))
 
 
-_PAIR = types.UniTuple(_I8, 2)
+_PAIR = types.UniTuple(I8W, 2)
 
 
 # Without numba's run time, and so without memory of its own: counting references to arrays
 # that are handed from helper to helper took 85 % of the time.
 
 
-@njit(
+@kernel(
     types.void(
-        *(_READ["int64"],) * 3,
+        *(I8R,) * 3,
         _COLUMNS,
-        *(types.int64,) * 3,
-        _READ["uint64"],
-        _U1,
-        types.UniTuple(_I8, 3),
-        types.UniTuple(_I4, 3),
-        types.UniTuple(_I8, 3),
-        types.Tuple((_I8, _I8, _PAIR, _PAIR)),
+        I8R2,
+        *(types.int64,) * 4,
+        U8R,
+        U1W,
+        types.UniTuple(I8W, 3),
+        types.UniTuple(I4W, 2),
+        types.UniTuple(I8W, 2),
+        types.Tuple((I8W, I8W, _PAIR, _PAIR)),
     ),
-    cache=True,
-    nogil=True,
     _nrt=False,
 )
 def encode_track(
@@ -286,9 +249,11 @@ def encode_track(
     begin,
     length,
     columns,
+    arguments,
     base,
     border,
     lane_uuid,
+    nests,
     sequence,
     out,
     borders,
@@ -298,30 +263,31 @@ def encode_track(
 ):
     """Encode the rows of one track in time order; every row a slice, or an instant.
 
-    Slices that do not nest among the track's others are displaced to lanes: tracks of their
-    own on which nothing overlaps. Slices that begin before ``border`` name their track in a
-    padded varint whose place is noted, so that it can be chosen when all partitions are known.
+    Slices that do not fit the track are displaced to lanes: tracks of their own on which nothing
+    overlaps. Slices that begin before ``border`` name their track in a padded varint whose place
+    is noted, so that it can be chosen when all partitions are known.
 
     Args:
         order: i8[m], row numbers, sorted by ``sort_rows``.
         begin: i8[n], Unix ns.
         length: i8[n], ns; 0 or less: an instant.
-        columns: Arrays of n: ``name`` u4, what the row is called; ``size`` u8, bytes;
-            ``flags`` u1 (1 leaves the size out, 8 marks a failure); ``op`` u1 (``schema.Op``:
-            a RECV ends its flow, others start it); ``peer`` i4, process, -1 = none; ``note``
-            u4, text to show, 0 = none; ``flow`` u8, 0 = none.
+        columns: Arrays of n: ``name`` u4, key of what the row is called; ``shown`` u2, bit k for
+            argument k, ``SINK``; ``flow`` u8, 0 = none.
+        arguments: i8[a, 4]: the bytes before an argument's value as a little-endian number (the
+            second one, the length, is set here), how many they are, ``NUMBER``, ``TEXT`` or
+            ``FLAG``, and the address of the values, u8[n].
         base: Unix ns; rows that begin before it are counted.
         border: Unix ns, see above.
         lane_uuid: Number of the first lane's track.
+        nests: 1 where a slice may stand inside another one on the track; 0: none may.
         sequence: u8[2], the encoded field ``trusted_packet_sequence_id`` as a little-endian
             number, and how many bytes it has.
-        out: u1[>= m * ROW_BYTES + SLACK_BYTES], gets the packets.
+        out: u1[>= m * (ROW_BYTES + a * ARGUMENT_BYTES) + SLACK_BYTES], gets the packets.
         borders: i8[>= m] three times, gets of the border slices: the place of the track number
             in the begin packet, in the end packet, and the begin in Unix ns.
-        iids: i4[] three times, by name, peer and note: room for interning ids; all 0 at first,
-            and again on return.
-        listed: i8[] three times, gets the names, peers and notes in the order of their ids.
-
+        iids: i4[] twice, by name and by text: room for interning ids; all 0 at first, and again
+            on return.
+        listed: i8[] twice, gets the keys of names and texts in the order of their ids.
         room: ``stat`` i8[STATS], gets the totals, see the constants of this module; then i8[>= m]
             to work in: one, a pair, a pair.
 
@@ -347,18 +313,26 @@ def encode_track(
         stat[NOW] = t
         stat[EARLY] += t < base
         stat[SLICES if is_slice else INSTANTS] += 1
+        noted = stat[BORDERS]
         if is_slice:
             stop = t + length[row]
-            at = _place(t, stop, at, out, stat, border, lane_uuid, stack, heap, free, borders)
-        at = _describe(row, at, out, stat, columns, iids, listed)
+            at = _place(
+                t, stop, at, out, stat, border, lane_uuid, nests, stack, heap, free, borders
+            )
+        at = _describe(row, at, out, stat, columns, arguments, iids, listed)
         stat[BYTES] = _close(out, start, event, at)
+        moved = stat[BYTES] - at
+        if moved:
+            stat[FIRST_AT] += i == 0
+            for which in range(noted, stat[BORDERS]):
+                borders[0][which] += moved
     _drain(_NEVER, out, stat, sequence, lane_uuid, stack, heap, free, borders[1])
-    for k in range(3):
+    for k in range(2):
         for i in range(stat[NAMES + k]):
             iids[k][listed[k][i]] = 0
 
 
-@njit(types.int64(_READ["int64"], _READ["int64"], _READ["float64"], _U1), cache=True, nogil=True)
+@kernel(types.int64(I8R, I8R, F8R, U1W))
 def encode_counters(uuid, t, value, out):
     """Encode counter values on packet sequence 1, with absolute times.
 
@@ -384,4 +358,32 @@ def encode_counters(uuid, t, value, out):
         store(out, at + 2, bits[i])
         at += 10
         at = _close(out, start, event, at)
+    return at
+
+
+@kernel(
+    types.int64(I8R, I8R, types.int64, U8R, U1W),
+)
+def encode_values(t, value, base, sequence, out):
+    """Encode whole numbers of one counter on a packet sequence of its own.
+
+    Args:
+        t: i8[n], Unix ns, ascending.
+        value: i8[n], not negative.
+        base: Unix ns of the trace's zero, not after any value.
+        sequence: u8[2], as in ``encode_track``.
+        out: u1[>= n * COUNTER_BYTES + SLACK_BYTES], gets the packets; the sequence's defaults
+            name the track.
+
+    Returns:
+        Bytes written.
+    """
+    at, now = 0, base
+    for i in range(t.size):
+        start = at
+        at = _head(out, at, t[i] - now, sequence, _COUNTER)
+        event = at - 4
+        now = t[i]
+        store(out, at, np.uint16(0x01F0))
+        at = _close(out, start, event, put_varint(out, at + 2, value[i]))
     return at

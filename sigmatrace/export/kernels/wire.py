@@ -9,8 +9,10 @@ a buffer has that much room at its end.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
+
+from sigmatrace.kernel import kernel
 
 PADDED_BYTES = 10
 """Bytes of a padded varint: a number that is filled in when the pieces are joined."""
@@ -33,7 +35,19 @@ def store(typing_context, out, at, value):
     return types.void(out, types.int64, value), generate
 
 
-@njit(inline="always")
+@intrinsic
+def load(typing_context, address, index):
+    """Load element ``index`` of an array of u8 whose data is at ``address``, unchecked."""
+
+    def generate(context, builder, signature, arguments):
+        number = context.get_value_type(types.uint64)
+        base = builder.inttoptr(arguments[0], number.as_pointer())
+        return builder.load(builder.gep(base, [arguments[1]]))
+
+    return types.uint64(types.int64, types.int64), generate
+
+
+@kernel()
 def put_varint(out, at, value):
     """Write a varint and return the place behind it; numbers below 2**28 take no branch."""
     value = np.uint64(value)
@@ -60,7 +74,7 @@ def put_varint(out, at, value):
     return at + 1
 
 
-@njit(inline="always")
+@kernel()
 def put_padded(out, at, value):
     """Write a varint of ``PADDED_BYTES`` bytes and return the place behind it."""
     value = np.uint64(value)

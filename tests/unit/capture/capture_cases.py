@@ -104,6 +104,6 @@ def check_balance(loaded: Loaded) -> None:
         assert min(file.whole, file.damaged, file.cut, file.foreign) >= 0
     for total in loaded.account.schemas.values():
         found = total.read + total.damaged + total.bad_channel + total.unused + total.missing
-        assert total.written + total.surplus == found
+        assert total.written + total.recovered + total.surplus == found
         open_ = total.read_open + total.damaged_open + total.bad_channel_open + total.unused_open
         assert total.found == found - total.missing + open_

@@ -51,6 +51,7 @@ def test_the_tail_is_read(tmp_path: Path) -> None:
     assert loaded.bases[0].channel_count == 3
     assert loaded.account.unknown_channel == 0
     assert loaded.account.schemas["op"].read_open == 15
+    assert loaded.account.schemas["op"].recovered_open == 5
     assert loaded.account.schemas["channel"].read_open == 3
     chunks = loaded.indexes[0].chunks
     assert chunks[chunks["source"] == 1]["first_tsc"].tolist() == [0, 110, 200]
@@ -83,6 +84,21 @@ def test_a_segment_whose_chunk_was_cut_is_read(tmp_path: Path) -> None:
     loaded = load_folder(tmp_path)
     assert loaded.column("ops", "t_tsc").tolist() == list(range(100, 110))
     assert loaded.account.files[0].cut > 0
+    check_balance(loaded)
+
+
+def test_what_could_not_be_written_is_recovered_and_not_surplus(tmp_path: Path) -> None:
+    """The disk was full: the end item counts what is in the file, the ring has the rest."""
+    with RankFile(tmp_path) as file:
+        file.chunk(Schema.CHANNEL, 7, small_channels())
+        file.chunk(Schema.OP, 7, ops(100, 5))
+        file.end(reason="disk full", lost={"operation": 4})
+    (tmp_path / RING_NAME).write_bytes(ring_file([(Schema.OP, 7, 1, ops(105, 3))]))
+    loaded = load_folder(tmp_path)
+    total = loaded.account.schemas["op"]
+    assert (total.written, total.recovered, total.read) == (5, 3, 8)
+    assert (total.surplus, total.missing, total.recovered_open) == (0, 0, 0)
+    assert loaded.account.lost_at_capture == {"operation": 4}
     check_balance(loaded)
 
 

@@ -15,7 +15,8 @@ from sigmatrace.export import perfetto_packets as packets
 from sigmatrace.export.kernels import packets as kernel
 from sigmatrace.export.kernels.order import end_range, group_rows, pair_regions, sort_rows
 from sigmatrace.export.kernels.wire import SLACK_BYTES
-from sigmatrace.schema import MarkKind, Op, OpFlag
+from sigmatrace.export.perfetto_rows import Argument, Kind, argument_table
+from sigmatrace.schema import MarkKind
 from tests.perfetto_replay import replay
 
 LANES = 1 << 40
@@ -37,15 +38,25 @@ EDGES = [
 ]
 
 
-def word(field: bytes) -> np.ndarray:
-    return np.array([int.from_bytes(field, "little"), len(field)], np.uint64)
+ARGUMENTS = (
+    Argument("size_bytes", Kind.U64),
+    Argument("peer", Kind.TEXT),
+    Argument("why", Kind.TEXT),
+    Argument("failed", Kind.FLAG),
+)
+ROW_BYTES = kernel.ROW_BYTES + len(ARGUMENTS) * kernel.ARGUMENT_BYTES
 
 
 class Encoded:
-    """One track, encoded; rows are dicts, keys as in ``encode_track``."""
+    """One track, encoded; rows are dicts, keys as in ``encode_track``.
 
-    def __init__(self, rows, border=-1, base=0):
+    ``wide``: arguments of numbers come after the others, with values ``row["wide"]``.
+    """
+
+    def __init__(self, rows, border=-1, base=0, nests=1, wide=()):
         n = len(rows)
+        arguments = [*ARGUMENTS[:3], *wide, ARGUMENTS[3]]
+        row_bytes = kernel.ROW_BYTES + len(arguments) * kernel.ARGUMENT_BYTES
 
         def column(key, dtype, default=0):
             return np.array([row.get(key, default) for row in rows], dtype)
@@ -54,29 +65,39 @@ class Encoded:
         order = np.arange(n)
         sort_rows(order, begin, length, column("depth", "u1"))
         self.order = order.tolist()
-        self.out = np.full(n * kernel.ROW_BYTES + SLACK_BYTES, 0xEE, np.uint8)
+        self.out = np.full(n * row_bytes + SLACK_BYTES, 0xEE, np.uint8)
         self.borders = tuple(np.zeros(n, np.int64) for _ in range(3))
-        listed = tuple(np.zeros(64, np.int64) for _ in range(3))
-        iids = tuple(np.zeros(64, np.int32) for _ in range(3))
+        listed = tuple(np.zeros(128, np.int64) for _ in range(2))
+        iids = tuple(np.zeros(128, np.int32) for _ in range(2))
         room = [np.zeros(n, np.int64) for _ in range(5)]
         stat = np.zeros(kernel.STATS, np.int64)
+        shown = [
+            row.get("shown", 1) | (row.get("peer", -1) >= 0) << 1 | (row.get("note", 0) > 0) << 2
+            | (2 ** len(row.get("wide", ())) - 1) << 3 | row.get("failed", 0) << 3 + len(wide)
+            | (kernel.SINK if row.get("sink") else 0)
+            for row in rows
+        ]  # fmt: skip
+        given = column("size_bytes", "u8"), column("peer", "i8", -1), column("note", "i8") + 64
+        values = [value.astype(np.uint64) for value in given]
+        values += [
+            np.array([row["wide"][k] if "wide" in row else 0 for row in rows], np.uint64)
+            for k in range(len(wide))
+        ]
         kernel.encode_track(
             order,
             begin,
             length,
             (
                 column("name", "u4"),
-                column("size_bytes", "u8"),
-                column("flags", "u1"),
-                column("op", "u1", Op.SEND),
-                column("peer", "i4", -1),
-                column("note", "u4"),
+                np.array(shown, np.uint16),
                 column("flow", "u8"),
             ),
+            argument_table(arguments, values),
             base,
             border,
             LANES,
-            word(packets.number(10, SEQUENCE)),
+            nests,
+            packets.word(packets.number(10, SEQUENCE)),
             self.out,
             self.borders,
             iids,
@@ -85,11 +106,13 @@ class Encoded:
         )
         assert not any(array.any() for array in iids), "room is left as it was found"
         self.stat = stat.tolist()
-        texts = [
-            [f"{kind} {key}" for key in keys[: stat[kernel.NAMES + k]].tolist()]
-            for k, (kind, keys) in enumerate(zip(("name", "peer", "note"), listed, strict=True))
-        ]
-        self.head, _ = packets.sequence_head(SEQUENCE, *texts, "why")
+        names, texts = (keys[: stat[kernel.NAMES + k]].tolist() for k, keys in enumerate(listed))
+        self.head, _ = packets.sequence_head(
+            SEQUENCE,
+            [f"name {key}" for key in names],
+            [argument.name for argument in arguments],
+            [f"peer {key}" if key < 64 else f"note {key - 64}" for key in texts],
+        )
         self.first = int(begin.min())
 
     @property
@@ -107,7 +130,7 @@ class Encoded:
 def test_a_slice_with_everything_decodes_to_what_was_given():
     row = {
         "begin": 5000, "length": 70, "name": 3, "size_bytes": 2**40, "peer": 7, "note": 2,
-        "flow": 2**64 - 3, "flags": int(OpFlag.FAILED), "op": Op.SEND,
+        "flow": 2**64 - 3, "failed": 1,
     }  # fmt: skip
     (found,) = Encoded([row]).slices()
     assert (found.begin, found.end, found.name, found.flow, found.sink) == (
@@ -117,7 +140,7 @@ def test_a_slice_with_everything_decodes_to_what_was_given():
 
 
 def test_what_a_row_does_not_have_is_not_written():
-    encoded = Encoded([{"begin": 1, "flags": int(OpFlag.SIZE_UNKNOWN)}])
+    encoded = Encoded([{"begin": 1, "shown": 0}])
     (found,) = encoded.slices()
     assert (found.args, found.flow, found.instant) == ({}, 0, True)
 
@@ -133,12 +156,51 @@ def test_numbers_of_every_length(value):
 def test_the_largest_row_stays_within_its_bound_and_one_byte_lengths():
     row = {
         "length": 2**61, "size_bytes": 2**64 - 1, "peer": 63, "note": 63, "name": 63,
-        "flow": 2**64 - 1, "flags": int(OpFlag.FAILED),
+        "flow": 2**64 - 1, "failed": 1,
     }  # fmt: skip
     rows = [{**row, "begin": 0}, {**row, "begin": 2**60}]
     encoded = Encoded(rows, border=2**62)
-    assert encoded.stat[kernel.BYTES] <= len(rows) * kernel.ROW_BYTES
+    assert encoded.stat[kernel.BYTES] <= len(rows) * ROW_BYTES
     assert len(encoded.slices()) == 2
+
+
+WIDE = [
+    Argument(f"argument {k}", kind)
+    for k, kind in enumerate((Kind.U64, Kind.HEX, Kind.I64, Kind.U64) * 2)
+]
+
+
+@pytest.mark.parametrize("border", [-1, 2**62])
+@pytest.mark.parametrize("wide", range(len(WIDE) + 1))
+def test_rows_whose_packets_need_two_length_bytes(wide, border):
+    """Packets grow over the limit of one byte, first alone, then with their event."""
+    values = [2**64 - 1 - k for k in range(wide)]
+    row = {
+        "length": 7, "size_bytes": 2**64 - 1, "peer": 63, "note": 63, "name": 63, "failed": 1,
+        "flow": 2**64 - 1, "wide": values,
+    }  # fmt: skip
+    rows = [{**row, "begin": 3}, {"begin": 2**60, "length": 9}, {**row, "begin": 2**61}]
+    encoded = Encoded(rows, border=border, wide=WIDE[:wide])
+    body = bytearray(encoded.body)
+    for places in encoded.borders[:2]:
+        for at in places[: encoded.stat[kernel.BORDERS]].tolist():
+            assert body[at : at + packets.PADDED_BYTES] == packets.padded(0)
+            body[at : at + packets.PADDED_BYTES] = packets.padded(11)
+    first, middle, last = replay(encoded.head + bytes(body))
+    assert (first.begin, first.end, middle.begin, middle.end) == (3, 10, 2**60, 2**60 + 9)
+    assert (last.begin, last.end) == (2**61, 2**61 + 7)
+    assert first.args == last.args
+    signed = [value - 2**64 if k % 4 == 2 else value for k, value in enumerate(values)]
+    assert [first.args[f"argument {k}"] for k in range(wide)] == signed
+    assert first.args["failed"] is True and first.flow == 2**64 - 1
+    assert first.track == (0 if border < 0 else 11)
+
+
+def test_values_of_another_type_are_refused():
+    with pytest.raises(TypeError, match="size_bytes"):
+        argument_table(ARGUMENTS, [np.zeros(3, np.int64)])
+    with pytest.raises(TypeError, match="peer"):
+        argument_table(ARGUMENTS, [np.zeros(3, np.uint64), np.zeros(6, np.uint64)[::2]])
 
 
 def test_bytes_are_those_that_protobuf_itself_writes():
@@ -148,8 +210,8 @@ def test_bytes_are_those_that_protobuf_itself_writes():
     packet = TracePacket(timestamp=200, trusted_packet_sequence_id=SEQUENCE)
     event = packet.track_event
     event.type, event.name_iid = TrackEvent.TYPE_SLICE_BEGIN, 1
-    event.debug_annotations.add(name_iid=kernel.NAME_OF_SIZE, uint_value=300)
-    event.debug_annotations.add(name_iid=kernel.NAME_OF_PEER, string_value_iid=2)
+    event.debug_annotations.add(name_iid=1, uint_value=300)
+    event.debug_annotations.add(name_iid=2, string_value_iid=1)
     event.flow_ids.append(9)
     trace = Trace()
     trace.ParseFromString(encoded.body)
@@ -187,6 +249,15 @@ def test_overlapping_slices_go_to_as_many_lanes_as_needed_and_no_more():
     assert {s.track for s in encoded.slices()} == {0, *range(LANES, LANES + 9)}
 
 
+def test_slices_that_must_not_nest_never_do():
+    rows = [{"begin": k, "length": 20 - k} for k in range(5)] + [{"begin": 20, "length": 5}]
+    encoded = Encoded(rows, nests=0)
+    assert encoded.stat[kernel.LANES] == 4
+    found = encoded.slices()
+    assert {(s.begin, s.end) for s in found} == {*((k, 20) for k in range(5)), (20, 25)}
+    assert sorted(s.track for s in found) == [0, 0, *range(LANES, LANES + 4)]
+
+
 def test_border_slices_are_those_that_begin_before_the_border():
     rows = [{"begin": 0, "length": 50}, {"begin": 5, "length": 2}, {"begin": 7, "length": 2}]
     encoded = Encoded(rows, border=7)
@@ -203,13 +274,13 @@ def test_border_slices_are_those_that_begin_before_the_border():
 
 rows_of_a_track = st.lists(
     st.builds(
-        lambda begin, length, op, key, flow: {
-            "begin": begin, "length": length, "op": op, "name": key, "size_bytes": key * 1000,
+        lambda begin, length, sink, key, flow: {
+            "begin": begin, "length": length, "sink": sink, "name": key, "size_bytes": key * 1000,
             "peer": key - 1, "note": key % 3, "flow": flow,
         },
         st.integers(0, 60),
         st.integers(0, 30),
-        st.sampled_from([Op.SEND, Op.RECV]),
+        st.booleans(),
         st.integers(0, 5),
         st.sampled_from([0, 1, 2**63]),
     ),
@@ -227,7 +298,7 @@ def test_every_row_comes_back_with_its_own_times_and_arguments(rows, base):
             row["begin"], row["begin"] + row["length"], f"name {row['name']}", row["size_bytes"],
             f"peer {row['peer']}" if row["peer"] >= 0 else "",
             f"note {row['note']}" if row["note"] else "",
-            row["flow"], row["flow"] != 0 and row["op"] == Op.RECV,
+            row["flow"], row["flow"] != 0 and row["sink"],
         )
         for row in rows
     )  # fmt: skip
@@ -243,7 +314,7 @@ def test_every_row_comes_back_with_its_own_times_and_arguments(rows, base):
     assert encoded.stat[kernel.EARLY] == sum(row["begin"] < base for row in rows)
     assert encoded.stat[kernel.FLOW_ENDS] == sum(row[-1] for row in expected)
     assert encoded.stat[kernel.FLOW_STARTS] == sum(
-        row["flow"] != 0 and row["op"] == Op.SEND for row in rows
+        row["flow"] != 0 and not row["sink"] for row in rows
     )
     assert encoded.stat[kernel.DISPLACED] == sum(s.track >= LANES for s in found)
 
@@ -312,6 +383,20 @@ def test_counters_decode_to_what_was_given():
     assert {(p.trusted_packet_sequence_id, p.track_event.type) for p in trace.packet} == {
         (1, TrackEvent.TYPE_COUNTER)
     }
+
+
+def test_values_of_a_counter_of_its_own_sequence():
+    t, value = np.array([5, 5, 200, 2**61]), np.array([0, 1, 2**40, 3])
+    out = np.empty(4 * kernel.COUNTER_BYTES + SLACK_BYTES, np.uint8)
+    word = packets.word(packets.number(10, SEQUENCE))
+    used = kernel.encode_values(t, value, 4, word, out)
+    trace = Trace()
+    trace.ParseFromString(out[:used].tobytes())
+    times = np.cumsum([p.timestamp for p in trace.packet]).tolist()
+    assert times == [1, 1, 196, 2**61 - 4]
+    assert [p.track_event.counter_value for p in trace.packet] == value.tolist()
+    kinds = {(p.trusted_packet_sequence_id, p.track_event.type) for p in trace.packet}
+    assert kinds == {(SEQUENCE, TrackEvent.TYPE_COUNTER)}
 
 
 @given(st.integers(0, 2**64 - 1))

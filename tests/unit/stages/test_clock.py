@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sigmatrace.errors import PipelineError
-from sigmatrace.schema import Op
+from sigmatrace.schema import Layer, Op
 from sigmatrace.stages.clock import Clock
 from tests.factories import START_NS, make_partition, make_run
 
@@ -62,11 +62,21 @@ def test_requests_and_completions_of_verbs_get_the_times_of_posting_and_of_polli
         requests={"proc": [0, 1], "t_tsc": [tsc_at(1), tsc_at(3)]},
         cqes={"proc": [0, 0, 1], "t_tsc": [tsc_at(s) for s in (2, 4, 5)], "posted_tsc": posted},
     )
-    out = stage.apply(part, stage.resolve(stage.summarize(run), run))
+    out = stage.apply(part, stage.resolve(stage.survey(run), run))
     after = {"requests": [1, 3], "cqes": [2, 4, 5]}
     for table, seconds in after.items():
         assert out.column(table, "t_ns").tolist() == [START_NS + s * 10**9 for s in seconds]
     assert out.column("cqes", "posted_ns").tolist() == [START_NS + 10**9, 0, START_NS + 3 * 10**9]
+
+
+def test_the_position_of_a_post_is_no_time():
+    """Layer verbs keeps the position on the queue where others keep how long the call took."""
+    channels = [{"proc": 0, "layer": layer} for layer in (Layer.UCP, Layer.VERBS)]
+    run = make_run(processes=[{}], clocks=[pair(0, 0), pair(0, 10)], channels=channels)
+    stage = Clock()
+    ops = {"proc": [0] * 4, "channel": [0, 1, 1, 2], "op": [Op.SEND] * 4, "aux": [200] * 4}
+    out = stage.apply(make_partition(ops=ops), stage.resolve(stage.survey(run), run))
+    assert out.column("ops", "call_ns").tolist() == [100, 0, 0, 100]
 
 
 def test_days_are_exact_to_a_nanosecond():

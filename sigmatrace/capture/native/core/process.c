@@ -248,6 +248,11 @@ void st_process_refuse(const char *reason)
     st_lost(reason, 1);
 }
 
+void st_refused(void)
+{
+    st_process_refuse("operation after the recording had stopped");
+}
+
 bool st_recording(void)
 {
     return ST_LIKELY(st_generation()) || st_process_ready();

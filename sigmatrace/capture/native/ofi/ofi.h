@@ -225,6 +225,7 @@ struct ofi_call {
     struct ofi_frame frame;
     uint64_t begin_tsc;
     struct st_channel *channel;
+    bool refused; /* the channel was asked for, and recording had stopped */
 };
 
 /* An outgoing operation, and what of it the record needs. */

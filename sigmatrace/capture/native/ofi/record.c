@@ -66,7 +66,9 @@ void ofi_out_begin(struct ofi_call *call, const struct ofi_table *table, struct 
     if (out->flags & FI_MATCH_COMPLETE)
         out->record_flags |= ST_SYNC;
     /* Filed before the call: another thread may read the completion before it returns. */
-    if (out_reported(ep, out) && (call->channel = out_channel(ep, out))) {
+    bool reported = out_reported(ep, out);
+    call->refused = reported && !(call->channel = out_channel(ep, out));
+    if (call->channel) {
         out->predicted = __atomic_load_n(&call->channel->ordinal, __ATOMIC_RELAXED);
         out_file(call, out);
     }
@@ -96,8 +98,8 @@ void ofi_out_end(struct ofi_call *call, struct ofi_out *out, ssize_t result)
         return;
     }
     struct st_channel *channel = call->channel;
-    if (!channel && !(channel = out_channel(call->ep, out)))
-        return;
+    if (!channel && (call->refused || !(channel = out_channel(call->ep, out))))
+        return; /* a channel that is refused counts its operation as lost: once */
     uint32_t ordinal = st_ordinal_next(channel, call->ep->shared);
     if (out->filed && ordinal != out->predicted)
         out_refile(call, out, ordinal);

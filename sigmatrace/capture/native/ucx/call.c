@@ -1,45 +1,45 @@
 /* What all outgoing operations have in common. */
 #include "ucx.h"
 
-bool st_ucp_begin(struct st_ucp_call *call, const void *handle, enum st_slot_type type,
+bool ucx_begin(struct ucx_call *call, const void *handle, enum ucx_slot_type type,
                   const void *caller)
 {
     call->request = NULL;
-    if (!st_ucp_on || !st_recording()) {
-        call->library = st_ucx_library(caller);
+    if (!ucx_ucp_on || !st_recording()) {
+        call->library = ucx_library(caller);
+        if (ucx_ucp_on && !ucx_internal(caller))
+            st_refused();
         return false;
     }
     /* UCP reaches new calls from old ones through the PLT: the outer call is the message. A
      * callback that runs inside a call is the application's, and is told by its address. */
-    call->slot = st_slot_find(handle);
-    call->library = call->slot ? call->slot->library : st_ucx_library(caller);
-    if (st_ucx_thread.inside && st_ucx_internal(caller))
+    call->slot = ucx_slot_find(handle);
+    call->library = call->slot ? call->slot->library : ucx_library(caller);
+    if (ucx_thread.inside && ucx_internal(caller))
         return false;
-    if (!call->slot && type == ST_SLOT_EP)
-        call->slot = st_ucp_ep_slot((ucp_ep_h)handle, NULL, NULL, call->library);
+    if (!call->slot && type == UCX_SLOT_EP)
+        call->slot = ucx_ep_slot((ucp_ep_h)handle, NULL, NULL, call->library);
     if (!call->slot) {
         st_lost("ucx: operation on an unknown handle", 1);
         return false;
     }
     if (call->slot->query)
-        st_ucp_ep_addresses((ucp_ep_h)handle, call->slot);
-    call->depth = st_enter() - st_ucx_thread.inside;
-    st_ucx_thread.inside++;
-    call->t_tsc = st_ucx_now();
+        ucx_ep_addresses((ucp_ep_h)handle, call->slot);
+    call->depth = ucx_enter();
+    call->t_tsc = ucx_now();
     return true;
 }
 
-void st_ucp_end(struct st_ucp_call *call)
+void ucx_end(struct ucx_call *call)
 {
     (void)call;
-    st_ucx_thread.inside--;
-    st_leave();
+    ucx_leave();
 }
 
-bool st_ucx_channel(const struct st_channel_key *key, uint32_t *channel, uint32_t *ordinal)
+bool ucx_channel(const struct st_channel_key *key, uint32_t *channel, uint32_t *ordinal)
 {
     struct st_channel_key bare;
-    if (st_ucx_mode == ST_MODE_AGGREGATE) {
+    if (ucx_mode == ST_MODE_AGGREGATE) {
         bare = *key;
         bare.tag = 0;
         bare.flags = 0;
@@ -53,7 +53,7 @@ bool st_ucx_channel(const struct st_channel_key *key, uint32_t *channel, uint32_
     return true;
 }
 
-uint64_t st_ucp_bytes(const void *buffer, size_t count, ucp_datatype_t datatype, uint8_t *flags)
+uint64_t ucx_bytes(const void *buffer, size_t count, ucp_datatype_t datatype, uint8_t *flags)
 {
     uint64_t bytes = 0;
     ucp_datatype_t class = datatype & UCP_DATATYPE_CLASS_MASK;
@@ -69,10 +69,10 @@ uint64_t st_ucp_bytes(const void *buffer, size_t count, ucp_datatype_t datatype,
     return 0;
 }
 
-void st_ucp_sent(struct st_ucp_call *call, const struct st_ucp_op *op, bool completed)
+void ucx_sent(struct ucx_call *call, const struct ucx_op *op, bool completed)
 {
-    struct st_slot *slot = call->slot, *worker = slot;
-    if (slot->type == ST_SLOT_EP)
+    struct ucx_slot *slot = call->slot, *worker = slot;
+    if (slot->type == UCX_SLOT_EP)
         worker = slot->parent;
     struct st_channel_key key = {
         .object = worker ? worker->id : 0,
@@ -80,23 +80,23 @@ void st_ucp_sent(struct st_ucp_call *call, const struct st_ucp_op *op, bool comp
         .dir = ST_OUT,
         .layer = ST_LAYER_UCP,
         .flags = op->channel,
-        .peer = slot->type == ST_SLOT_EP ? slot->id : ST_UNKNOWN_PEER,
+        .peer = slot->type == UCX_SLOT_EP ? slot->peer : ST_UNKNOWN_PEER,
         .tag = op->tag,
         .shared = slot->shared,
     };
     uint32_t channel, ordinal, span = 0;
-    if (st_ucx_mode == ST_MODE_FULL)
+    if (ucx_mode == ST_MODE_FULL)
         span = st_span(call->t_tsc, st_now());
-    if (!st_ucx_channel(&key, &channel, &ordinal))
+    if (!ucx_channel(&key, &channel, &ordinal))
         return;
     uint8_t flags = op->flags;
     if (completed)
         flags |= ST_INLINE;
-    flags |= st_slot_order(slot, ST_USE_SEND);
-    st_op(call->t_tsc, op->size, channel, ordinal, op->op, st_ucx_calls[op->call], call->depth,
+    flags |= ucx_slot_order(slot, UCX_USE_SEND);
+    st_op(call->t_tsc, op->size, channel, ordinal, op->op, ucx_calls[op->call], call->depth,
           flags, span);
-    if (st_ucx_mode == ST_MODE_FULL && op->raddr) {
-        struct st_slot *rkey = st_slot_find(op->rkey);
+    if (ucx_mode == ST_MODE_FULL && op->raddr) {
+        struct ucx_slot *rkey = ucx_slot_find(op->rkey);
         st_target(op->raddr, rkey ? rkey->id : 0, 0, channel, ordinal);
     }
     if (call->request) {
@@ -112,80 +112,80 @@ void st_ucp_sent(struct st_ucp_call *call, const struct st_ucp_op *op, bool comp
 
 /* --- completions of sends, mode full ---------------------------------------------------------------- */
 
-static void completion_record(const struct st_request *r)
+static void completion_record(const struct ucx_request *r)
 {
     if (!r->op) /* recording stopped before the operation was recorded */
         return;
     uint8_t flags = r->flags | (r->status == UCS_OK ? 0 : ST_FAILED);
     st_completion(r->t_tsc, r->size, r->channel, r->ordinal, r->status, r->op,
-                  st_ucx_calls[r->call], r->depth, flags);
+                  ucx_calls[r->call], r->depth, flags);
 }
 
-void st_request_done(struct st_request *request, ucs_status_t status)
+void ucx_request_done(struct ucx_request *request, ucs_status_t status)
 {
     request->t_tsc = st_now();
     request->status = status;
-    if (st_request_swap(request, ST_REQUEST_DONE) == ST_REQUEST_POSTED) {
+    if (ucx_request_swap(request, UCX_REQUEST_DONE) == UCX_REQUEST_POSTED) {
         completion_record(request);
-        st_request_free(request);
+        ucx_request_free(request);
     }
 }
 
-ucs_status_ptr_t st_request_posted(struct st_request *request, ucs_status_ptr_t result)
+ucs_status_ptr_t ucx_request_posted(struct ucx_request *request, ucs_status_ptr_t result)
 {
     if (!request)
         return result;
     if (!UCS_PTR_IS_PTR(result)) {
-        st_request_free(request);
+        ucx_request_free(request);
         return result;
     }
     __atomic_store_n(&request->request, result, __ATOMIC_RELAXED);
-    if (st_request_swap(request, ST_REQUEST_POSTED) == ST_REQUEST_DONE) {
+    if (ucx_request_swap(request, UCX_REQUEST_POSTED) == UCX_REQUEST_DONE) {
         completion_record(request);
-        st_request_free(request);
+        ucx_request_free(request);
     } else {
-        st_ucx_thread.last = request;
+        ucx_thread.last = request;
     }
     return result;
 }
 
 static void on_sent(void *handle, ucs_status_t status, void *user_data)
 {
-    struct st_request *request = user_data;
+    struct ucx_request *request = user_data;
     ucp_send_nbx_callback_t callback = request->muted ? NULL : request->callback.send;
     void *data = request->user_data;
-    st_request_done(request, status);
+    ucx_request_done(request, status);
     if (callback)
         callback(handle, status, data);
 }
 
-const ucp_request_param_t *st_ucp_follow(struct st_ucp_call *call,
+const ucp_request_param_t *ucx_follow(struct ucx_call *call,
                                          const ucp_request_param_t *param)
 {
-    st_slot_use(call->slot, ST_USE_SEND);
-    if (st_ucx_mode != ST_MODE_FULL)
+    ucx_slot_use(call->slot, UCX_USE_SEND);
+    if (ucx_mode != ST_MODE_FULL)
         return param;
-    call->request = st_request_new(param, call->slot->shared);
+    call->request = ucx_request_new(param, call->slot->shared);
     if (!call->request)
         return param;
     call->request->param.base.cb.send = on_sent;
     return &call->request->param.base;
 }
 
-ucs_status_ptr_t st_ucp_sent_pointer(struct st_ucp_call *call, const struct st_ucp_op *op,
+ucs_status_ptr_t ucx_sent_pointer(struct ucx_call *call, const struct ucx_op *op,
                                      ucs_status_ptr_t result)
 {
     if (!UCS_PTR_IS_ERR(result))
-        st_ucp_sent(call, op, result == NULL);
-    st_ucp_end(call);
-    return st_request_posted(call->request, result);
+        ucx_sent(call, op, result == NULL);
+    ucx_end(call);
+    return ucx_request_posted(call->request, result);
 }
 
-ucs_status_t st_ucp_sent_status(struct st_ucp_call *call, const struct st_ucp_op *op,
+ucs_status_t ucx_sent_status(struct ucx_call *call, const struct ucx_op *op,
                                 ucs_status_t status)
 {
     if (!UCS_STATUS_IS_ERR(status))
-        st_ucp_sent(call, op, status == UCS_OK);
-    st_ucp_end(call);
+        ucx_sent(call, op, status == UCS_OK);
+    ucx_end(call);
     return status;
 }

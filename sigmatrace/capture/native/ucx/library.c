@@ -10,22 +10,22 @@
 #include <link.h>
 #include <stdlib.h>
 
-struct st_ucx_library *st_ucx_libraries;
+struct ucx_library *ucx_libraries;
 
 static bool own_symbol(const void *symbol)
 {
     Dl_info ours, its;
-    return dladdr((void *)st_ucx_library_resolve, &ours) && dladdr(symbol, &its) &&
+    return dladdr((void *)ucx_library_resolve, &ours) && dladdr(symbol, &its) &&
            ours.dli_fbase == its.dli_fbase;
 }
 
-void *st_ucx_symbol(const char *name, const void *caller)
+void *ucx_symbol(const char *name, const void *caller)
 {
     Dl_info info;
     if (dladdr(caller, &info) && info.dli_fname) {
         void *scope = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
         if (scope) {
-            void *symbol = dlsym(scope, name);
+            void *symbol = st_dlsym(scope, name);
             dlclose(scope);
             if (symbol && !own_symbol(symbol))
                 return symbol;
@@ -37,7 +37,7 @@ void *st_ucx_symbol(const char *name, const void *caller)
 static int find_text(struct dl_phdr_info *info, size_t size, void *data)
 {
     (void)size;
-    struct st_ucx_library *library = data;
+    struct ucx_library *library = data;
     uintptr_t inside = library->text_begin;
     for (int i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *p = &info->dlpi_phdr[i];
@@ -51,52 +51,52 @@ static int find_text(struct dl_phdr_info *info, size_t size, void *data)
     return 0;
 }
 
-static struct st_ucx_library *library_open(void *init)
+static struct ucx_library *library_open(void *init)
 {
     Dl_info info;
     if (!dladdr(init, &info))
         return NULL;
     /* Never closed: the slots keep pointers into it. */
     void *handle = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
-    struct st_ucx_library *library = handle ? calloc(1, sizeof(*library)) : NULL;
+    struct ucx_library *library = handle ? calloc(1, sizeof(*library)) : NULL;
     if (!library)
         return NULL;
-#define ST_LOAD(name) library->name = (__typeof__(library->name))dlsym(handle, #name);
-    ST_UCP_WRAPPED(ST_LOAD)
-    ST_UCP_CALLED(ST_LOAD)
-#undef ST_LOAD
+#define UCX_LOAD(name) library->name = (__typeof__(library->name))st_dlsym(handle, #name);
+    UCX_UCP_WRAPPED(UCX_LOAD)
+    UCX_UCP_CALLED(UCX_LOAD)
+#undef UCX_LOAD
     library->path = info.dli_fname;
     library->text_begin = (uintptr_t)init;
     dl_iterate_phdr(find_text, library);
     return library;
 }
 
-static struct st_ucx_library *library_known(void *init)
+static struct ucx_library *library_known(void *init)
 {
-    struct st_ucx_library *l = __atomic_load_n(&st_ucx_libraries, __ATOMIC_ACQUIRE);
+    struct ucx_library *l = __atomic_load_n(&ucx_libraries, __ATOMIC_ACQUIRE);
     while (l && (void *)l->ucp_init_version != init)
         l = l->next;
     return l;
 }
 
-struct st_ucx_library *st_ucx_library_resolve(const void *caller)
+struct ucx_library *ucx_library_resolve(const void *caller)
 {
-    void *init = st_ucx_symbol("ucp_init_version", caller);
-    struct st_ucx_library *library = init ? library_known(init) : NULL;
+    void *init = ucx_symbol("ucp_init_version", caller);
+    struct ucx_library *library = init ? library_known(init) : NULL;
     if (library || !init)
-        return library ? library : __atomic_load_n(&st_ucx_libraries, __ATOMIC_ACQUIRE);
+        return library ? library : __atomic_load_n(&ucx_libraries, __ATOMIC_ACQUIRE);
     library = library_open(init);
     if (!library)
         return NULL;
-    struct st_ucx_library *first = __atomic_load_n(&st_ucx_libraries, __ATOMIC_ACQUIRE);
+    struct ucx_library *first = __atomic_load_n(&ucx_libraries, __ATOMIC_ACQUIRE);
     do {
-        struct st_ucx_library *other = library_known(init);
+        struct ucx_library *other = library_known(init);
         if (other) {
             free(library);
             return other;
         }
         library->next = first;
-    } while (!__atomic_compare_exchange_n(&st_ucx_libraries, &first, library, false,
+    } while (!__atomic_compare_exchange_n(&ucx_libraries, &first, library, false,
                                           __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
     return library;
 }

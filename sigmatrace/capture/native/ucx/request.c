@@ -1,41 +1,44 @@
-/* Contexts of watched requests: a cache per thread, malloc behind it. */
+/* Contexts of watched requests: a list per thread, a pool behind it. */
 #include "ucx.h"
 
 #include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
 
-#define CHUNK 64
 #define CACHE_MAX 512 /* a thread that only completes gives its surplus to those that post */
 
-__thread struct st_ucx_thread st_ucx_thread;
+__thread struct ucx_thread ucx_thread;
 
-struct chunk {
-    struct chunk *next;
-    struct st_request requests[CHUNK];
-};
-static struct chunk *chunks;           /* all, never given back: a request can outlive its thread */
-static struct st_request *surplus;     /* a chain that any thread takes as a whole */
+static struct ucx_pool pool = {.size = sizeof(struct ucx_request)};
 static pthread_key_t thread_end;
 
-static void give_surplus(struct st_request *first)
+/* A signal handler that interrupts its own thread inside finds the list busy, leaves it alone
+ * and goes to the pool. */
+static inline bool list_enter(struct ucx_thread *thread)
 {
-    struct st_request *last = first;
-    while (last->next)
-        last = last->next;
-    struct st_request *head = __atomic_load_n(&surplus, __ATOMIC_RELAXED);
-    do
-        last->next = head;
-    while (!__atomic_compare_exchange_n(&surplus, &head, first, false, __ATOMIC_RELEASE,
-                                        __ATOMIC_RELAXED));
+    if (thread->busy)
+        return false;
+    thread->busy = true;
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    return true;
+}
+
+static inline void list_leave(struct ucx_thread *thread)
+{
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    thread->busy = false;
 }
 
 static void on_thread_end(void *unused)
 {
     (void)unused;
-    if (st_ucx_thread.free)
-        give_surplus(st_ucx_thread.free);
-    st_ucx_thread = (struct st_ucx_thread){0};
+    struct ucx_thread *thread = &ucx_thread;
+    if (!list_enter(thread))
+        return;
+    struct ucx_request *chain = thread->free;
+    *thread = (struct ucx_thread){.busy = true};
+    list_leave(thread);
+    if (chain)
+        ucx_pool_give(&pool, chain);
 }
 
 __attribute__((constructor)) static void make_key(void)
@@ -43,35 +46,36 @@ __attribute__((constructor)) static void make_key(void)
     pthread_key_create(&thread_end, on_thread_end);
 }
 
-static void refill(void)
+static void refill(struct ucx_thread *thread)
 {
-    struct st_ucx_thread *thread = &st_ucx_thread;
     if (!thread->registered) {
         thread->registered = true;
         pthread_setspecific(thread_end, thread);
     }
-    thread->free = __atomic_exchange_n(&surplus, NULL, __ATOMIC_ACQUIRE);
-    for (struct st_request *r = thread->free; r; r = r->next)
+    thread->free = ucx_pool_take_all(&pool);
+    for (struct ucx_request *r = thread->free; r; r = r->next)
         thread->free_count++;
-    if (thread->free)
-        return;
-    struct chunk *chunk = calloc(1, sizeof(*chunk));
-    if (!chunk)
-        return;
-    chunk->next = __atomic_load_n(&chunks, __ATOMIC_RELAXED);
-    while (!__atomic_compare_exchange_n(&chunks, &chunk->next, chunk, false, __ATOMIC_RELEASE,
-                                        __ATOMIC_RELAXED))
-        ;
-    for (int i = 0; i < CHUNK; i++) {
-        chunk->requests[i].next = thread->free;
-        thread->free = &chunk->requests[i];
+}
+
+static struct ucx_request *take(void)
+{
+    struct ucx_thread *thread = &ucx_thread;
+    if (!list_enter(thread))
+        return ucx_pool_take(&pool);
+    if (!thread->free)
+        refill(thread);
+    struct ucx_request *request = thread->free;
+    if (request) {
+        thread->free = request->next;
+        thread->free_count--;
     }
-    thread->free_count += CHUNK;
+    list_leave(thread);
+    return request;
 }
 
 /* Copies no more than the application's structure is known to have: the fields up to
  * user_data exist in every version, a later one only when its bit is set. */
-static bool copy_param(struct st_ucp_param *to, const ucp_request_param_t *from)
+static bool copy_param(struct ucx_param *to, const ucp_request_param_t *from)
 {
     enum {
         REMOTE_DATATYPE = UCS_BIT(9),
@@ -93,7 +97,7 @@ static bool copy_param(struct st_ucp_param *to, const ucp_request_param_t *from)
         to->base.recv_info = from->recv_info;
     if (mask & UCP_OP_ATTR_FIELD_MEMH)
         to->base.memh = from->memh;
-    const uint64_t *tail = ((const struct st_ucp_param *)from)->tail;
+    const uint64_t *tail = ((const struct ucx_param *)from)->tail;
     if (mask & REMOTE_DATATYPE)
         to->tail[0] = tail[0];
     if (mask & REMOTE)
@@ -103,22 +107,18 @@ static bool copy_param(struct st_ucp_param *to, const ucp_request_param_t *from)
     return true;
 }
 
-struct st_request *st_request_new(const ucp_request_param_t *param, bool shared)
+struct ucx_request *ucx_request_new(const ucp_request_param_t *param, bool shared)
 {
-    struct st_ucx_thread *thread = &st_ucx_thread;
-    if (!thread->free)
-        refill();
-    struct st_request *request = thread->free;
+    struct ucx_request *request = take();
     if (!request) {
         st_lost("ucx: no memory to watch a request", 1);
         return NULL;
     }
     if (!copy_param(&request->param, param)) {
         st_lost("ucx: request parameters of a newer version", 1);
+        ucx_request_free(request);
         return NULL;
     }
-    thread->free = request->next;
-    thread->free_count--;
     request->callback.send = NULL;
     if (param->op_attr_mask & UCP_OP_ATTR_FIELD_CALLBACK)
         request->callback = param->cb;
@@ -127,27 +127,36 @@ struct st_request *st_request_new(const ucp_request_param_t *param, bool shared)
     request->param.base.op_attr_mask |= UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
     request->param.base.user_data = request;
     request->request = NULL;
-    request->state = ST_REQUEST_NEW;
+    request->state = UCX_REQUEST_NEW;
     request->op = 0;
     request->shared = shared;
     request->muted = request->hold = request->held = false;
     return request;
 }
 
-void st_request_free(struct st_request *request)
+void ucx_request_free(struct ucx_request *request)
 {
-    struct st_ucx_thread *thread = &st_ucx_thread;
+    struct ucx_thread *thread = &ucx_thread;
+    struct ucx_request *surplus = NULL;
     __atomic_store_n(&request->request, NULL, __ATOMIC_RELAXED);
+    request->next = NULL;
+    if (!list_enter(thread)) {
+        ucx_pool_give(&pool, request);
+        return;
+    }
     request->next = thread->free;
     thread->free = request;
     if (++thread->free_count > CACHE_MAX) {
-        give_surplus(thread->free);
+        surplus = thread->free;
         thread->free = NULL;
         thread->free_count = 0;
     }
+    list_leave(thread);
+    if (surplus)
+        ucx_pool_give(&pool, surplus);
 }
 
-int st_request_swap(struct st_request *request, enum st_request_state state)
+int ucx_request_swap(struct ucx_request *request, enum ucx_request_state state)
 {
     if (request->shared)
         return __atomic_exchange_n(&request->state, state, __ATOMIC_ACQ_REL);
@@ -156,15 +165,17 @@ int st_request_swap(struct st_request *request, enum st_request_state state)
     return before;
 }
 
-struct st_request *st_request_find(const void *handle)
+struct ucx_request *ucx_request_find(const void *handle)
 {
-    struct st_request *last = st_ucx_thread.last;
+    struct ucx_request *last = ucx_thread.last;
     if (last && last->request == handle)
         return last;
-    for (struct chunk *c = __atomic_load_n(&chunks, __ATOMIC_ACQUIRE); c; c = c->next)
-        for (int i = 0; i < CHUNK; i++)
-            if (__atomic_load_n(&c->requests[i].request, __ATOMIC_RELAXED) == handle)
-                return &c->requests[i];
+    for (struct ucx_chunk *c = ucx_pool_chunks(&pool); c; c = c->next)
+        for (uint32_t i = 0; i < c->count; i++) {
+            struct ucx_request *request = ucx_pool_at(&pool, c, i);
+            if (__atomic_load_n(&request->request, __ATOMIC_RELAXED) == handle)
+                return request;
+        }
     return NULL;
 }
 
@@ -174,12 +185,12 @@ struct st_request *st_request_find(const void *handle)
  * the completion. Released instead, it keeps it; only the application's is silenced. */
 ST_API void ucp_request_free(void *request)
 {
-    struct st_ucx_library *library = st_ucx_library(ST_CALLER);
-    struct st_request *watched;
-    if (st_ucp_on && __atomic_load_n(&chunks, __ATOMIC_RELAXED) && library->ucp_request_release &&
-        !st_ucx_internal(ST_CALLER) &&
+    struct ucx_library *library = ucx_library(UCX_CALLER);
+    struct ucx_request *watched;
+    if (ucx_ucp_on && ucx_pool_chunks(&pool) && library->ucp_request_release &&
+        !ucx_internal(UCX_CALLER) &&
         library->ucp_request_check_status(request) == UCS_INPROGRESS &&
-        (watched = st_request_find(request))) {
+        (watched = ucx_request_find(request))) {
         watched->muted = true;
         library->ucp_request_release(request);
         return;
@@ -189,16 +200,16 @@ ST_API void ucp_request_free(void *request)
 
 ST_API void ucp_request_cancel(ucp_worker_h worker, void *request)
 {
-    struct st_ucp_call call;
-    if (st_ucx_mode != ST_MODE_FULL ||
-        !st_ucp_begin(&call, worker, ST_SLOT_WORKER, ST_CALLER)) {
-        st_ucx_library(ST_CALLER)->ucp_request_cancel(worker, request);
+    struct ucx_call call;
+    if (ucx_mode != ST_MODE_FULL ||
+        !ucx_begin(&call, worker, UCX_SLOT_WORKER, UCX_CALLER)) {
+        ucx_library(UCX_CALLER)->ucp_request_cancel(worker, request);
         return;
     }
-    struct st_ucp_op op = {
-        .op = ST_OP_CANCEL, .kind = ST_KIND_MSG, .call = ST_CALL_ucp_request_cancel};
-    st_slot_use(call.slot, ST_USE_SEND);
+    struct ucx_op op = {
+        .op = ST_OP_CANCEL, .kind = ST_KIND_MSG, .call = UCX_CALL_ucp_request_cancel};
+    ucx_slot_use(call.slot, UCX_USE_SEND);
     call.library->ucp_request_cancel(worker, request);
-    st_ucp_sent(&call, &op, true);
-    st_ucp_end(&call);
+    ucx_sent(&call, &op, true);
+    ucx_end(&call);
 }

@@ -1,63 +1,67 @@
-/* The table of handles: open addressing, lock-free, of fixed size.
- *
- * A handle is added and removed by one thread (the library's own rule for it), so only
- * different handles compete for a slot. Removed slots are taken again, so addresses that
- * the allocator hands out anew do not fill the table. */
+/* Slots of handles: where they are kept, and how they are found. */
 #include "ucx.h"
 
-#define SLOT_BITS 17
-#define SLOTS (1u << SLOT_BITS)
-#define PROBES 256u
+#include <string.h>
 
-enum { SLOT_EMPTY, SLOT_BUSY, SLOT_LIVE, SLOT_DEAD };
+struct st_handle_table ucx_handles;
+static struct ucx_pool pool = {.size = sizeof(struct ucx_slot)};
 
-static struct st_slot table[SLOTS]; /* pages never touched cost nothing */
-
-static inline struct st_slot *at(const void *handle, uint32_t probe)
+struct ucx_slot *ucx_slot_new(enum ucx_slot_type type)
 {
-    uint64_t h = ((uintptr_t)handle >> 4) * 0x9E3779B97F4A7C15ull;
-    return &table[((uint32_t)(h >> (64 - SLOT_BITS)) + probe) & (SLOTS - 1)];
-}
-
-struct st_slot *st_slot_find(const void *handle)
-{
-    for (uint32_t i = 0; i < PROBES; i++) {
-        struct st_slot *slot = at(handle, i);
-        uint32_t state = __atomic_load_n(&slot->state, __ATOMIC_ACQUIRE);
-        if (state == SLOT_EMPTY)
-            return NULL;
-        if (state == SLOT_LIVE && slot->handle == handle)
-            return slot;
+    struct ucx_slot *slot = ucx_pool_take(&pool);
+    if (!slot) {
+        st_lost("ucx: no memory for a handle", 1);
+        return NULL;
     }
-    return NULL;
+    *slot = (struct ucx_slot){.type = (uint8_t)type};
+    return slot;
 }
 
-struct st_slot *st_slot_claim(const void *handle, enum st_slot_type type)
+void ucx_slot_free(struct ucx_slot *slot)
 {
-    struct st_slot *old = st_slot_find(handle);
+    __atomic_store_n(&slot->parent, NULL, __ATOMIC_RELAXED);
+    slot->next = NULL;
+    ucx_pool_give(&pool, slot);
+}
+
+bool ucx_slot_publish(struct ucx_slot *slot, const void *handle)
+{
+    struct ucx_slot *old = ucx_slot_take(handle);
     if (old)
-        st_slot_remove(old);
-    for (uint32_t i = 0; i < PROBES; i++) {
-        struct st_slot *slot = at(handle, i);
-        uint32_t state = __atomic_load_n(&slot->state, __ATOMIC_ACQUIRE);
-        if (state != SLOT_EMPTY && state != SLOT_DEAD)
-            continue;
-        if (!__atomic_compare_exchange_n(&slot->state, &state, SLOT_BUSY, false, __ATOMIC_ACQ_REL,
-                                         __ATOMIC_RELAXED))
-            continue;
-        *slot = (struct st_slot){.handle = handle, .state = SLOT_BUSY, .type = (uint8_t)type};
-        return slot;
-    }
+        ucx_slot_free(old);
+    slot->handle = handle;
+    if (st_handle_publish(&ucx_handles, handle, slot))
+        return true;
     st_lost("ucx: table of handles full", 1);
-    return NULL;
+    ucx_slot_free(slot);
+    return false;
 }
 
-void st_slot_publish(struct st_slot *slot)
+struct ucx_slot *ucx_slot_take(const void *handle)
 {
-    __atomic_store_n(&slot->state, SLOT_LIVE, __ATOMIC_RELEASE);
+    struct ucx_slot *slot = ucx_slot_find(handle);
+    return slot && st_handle_remove(&ucx_handles, handle, slot) ? slot : NULL;
 }
 
-void st_slot_remove(struct st_slot *slot)
+void ucx_slot_close(const void *handle, const char *type)
 {
-    __atomic_store_n(&slot->state, SLOT_DEAD, __ATOMIC_RELEASE);
+    struct ucx_slot *slot = ucx_slot_take(handle);
+    if (!slot)
+        return;
+    st_object_closed(type, slot->id);
+    ucx_slot_free(slot);
+}
+
+void ucx_slot_orphans(const struct ucx_slot *parent, const char *type)
+{
+    for (struct ucx_chunk *c = ucx_pool_chunks(&pool); c; c = c->next)
+        for (uint32_t i = 0; i < c->count; i++) {
+            struct ucx_slot *slot = ucx_pool_at(&pool, c, i);
+            if (__atomic_load_n(&slot->parent, __ATOMIC_RELAXED) != parent ||
+                !st_handle_remove(&ucx_handles, slot->handle, slot))
+                continue;
+            if (slot->type != UCX_SLOT_ROUTE)
+                st_object_closed(type, slot->id);
+            ucx_slot_free(slot);
+        }
 }

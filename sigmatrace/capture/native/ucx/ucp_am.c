@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 struct am_handler {
-    struct st_slot *worker;
+    struct ucx_slot *worker;
     ucp_am_recv_callback_t callback;
     ucp_am_callback_t old_callback;
     void *arg;
@@ -15,32 +15,34 @@ struct am_handler {
 };
 
 static void record_am(const struct am_handler *handler, uint64_t size, ucp_ep_h reply_ep,
-                      const void *data_to_come, enum st_ucx_call call)
+                      const void *data_to_come, enum ucx_function call)
 {
-    struct st_slot *worker = handler->worker, *ep = NULL;
-    uint64_t t_tsc = st_ucx_now();
+    struct ucx_slot *worker = handler->worker, *ep = NULL;
+    uint64_t t_tsc = ucx_now();
     if (reply_ep)
-        ep = st_ucp_ep_slot(reply_ep, worker, "reply", worker->library);
+        ep = ucx_ep_slot(reply_ep, worker, "reply", worker->library);
     struct st_channel_key key = {.object = worker->id,
                                  .kind = ST_KIND_AM,
                                  .dir = ST_IN,
                                  .layer = ST_LAYER_UCP,
                                  .flags = ST_HAS_TAG | (reply_ep ? ST_REPLY : 0),
-                                 .peer = ep ? ep->id : ST_UNKNOWN_PEER,
+                                 .peer = ep && !ep->met ? ep->peer : ST_UNKNOWN_PEER,
                                  .tag = handler->id,
                                  .shared = worker->shared};
     /* The library calls handlers under the worker's lock: caution, should that change. */
-    st_slot_use(worker, ST_USE_HANDLE);
+    ucx_slot_use(worker, UCX_USE_HANDLE);
     uint32_t channel, ordinal;
-    if (!st_ucx_channel(&key, &channel, &ordinal))
+    if (!ucx_channel(&key, &channel, &ordinal))
         return;
     uint32_t order = worker->shared ? __atomic_fetch_add(&worker->arrived, 1, __ATOMIC_RELAXED)
                                     : worker->arrived++;
-    uint8_t depth = st_enter() - st_ucx_thread.inside;
-    st_leave();
-    uint8_t flags = st_slot_order(worker, ST_USE_HANDLE);
-    st_op(t_tsc, size, channel, ordinal, ST_OP_RECV, st_ucx_calls[call], depth, flags, order);
-    if (data_to_come && st_ucx_mode == ST_MODE_FULL) {
+    uint8_t depth = ucx_enter();
+    ucx_leave();
+    uint8_t flags = ucx_slot_order(worker, UCX_USE_HANDLE);
+    if (ep)
+        flags |= ucx_slot_order(ep, UCX_USE_HANDLE);
+    st_op(t_tsc, size, channel, ordinal, ST_OP_RECV, ucx_calls[call], depth, flags, order);
+    if (data_to_come && ucx_mode == ST_MODE_FULL) {
         struct st_pending pending = {.channel = channel, .ordinal = ordinal, .flags = flags};
         st_pending_put(data_to_come, &pending);
     }
@@ -53,7 +55,7 @@ static ucs_status_t on_am(void *arg, const void *header, size_t header_length, v
     bool reply = param->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP;
     bool to_come = param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV;
     record_am(handler, (uint64_t)header_length + length, reply ? param->reply_ep : NULL,
-              to_come ? data : NULL, ST_CALL_ucp_worker_set_am_recv_handler);
+              to_come ? data : NULL, UCX_CALL_ucp_worker_set_am_recv_handler);
     return handler->callback(handler->arg, header, header_length, data, length, param);
 }
 
@@ -61,14 +63,14 @@ static ucs_status_t on_old_am(void *arg, void *data, size_t length, ucp_ep_h rep
                               unsigned flags)
 {
     const struct am_handler *handler = arg;
-    record_am(handler, length, reply_ep, NULL, ST_CALL_ucp_worker_set_am_handler);
+    record_am(handler, length, reply_ep, NULL, UCX_CALL_ucp_worker_set_am_handler);
     return handler->old_callback(handler->arg, data, length, reply_ep, flags);
 }
 
 /* Kept for good: a message may be on its way to a handler that is replaced. */
 static struct am_handler *handler_new(ucp_worker_h worker, unsigned id, void *arg)
 {
-    struct st_slot *slot = st_slot_find(worker);
+    struct ucx_slot *slot = ucx_slot_find(worker);
     struct am_handler *handler = slot ? calloc(1, sizeof(*handler)) : NULL;
     if (!handler) {
         st_lost("ucx: active message handler not wrapped", 1);
@@ -89,9 +91,9 @@ ST_API ucs_status_t ucp_worker_set_am_recv_handler(ucp_worker_h worker,
         CB = UCP_AM_HANDLER_PARAM_FIELD_CB,
         ARG = UCP_AM_HANDLER_PARAM_FIELD_ARG
     };
-    struct st_ucx_library *library = st_ucx_library(ST_CALLER);
+    struct ucx_library *library = ucx_library(UCX_CALLER);
     uint64_t mask = param->field_mask;
-    if (!st_ucp_on || !(mask & ID) || !(mask & CB) || !param->cb)
+    if (!ucx_ucp_on || !(mask & ID) || !(mask & CB) || !param->cb)
         return library->ucp_worker_set_am_recv_handler(worker, param);
     struct am_handler *handler = NULL;
     if (mask & ~(uint64_t)(ID | FLAGS | CB | ARG))
@@ -111,8 +113,8 @@ ST_API ucs_status_t ucp_worker_set_am_recv_handler(ucp_worker_h worker,
 ST_API ucs_status_t ucp_worker_set_am_handler(ucp_worker_h worker, uint16_t id,
                                               ucp_am_callback_t cb, void *arg, uint32_t flags)
 {
-    struct st_ucx_library *library = st_ucx_library(ST_CALLER);
-    struct am_handler *handler = st_ucp_on && cb ? handler_new(worker, id, arg) : NULL;
+    struct ucx_library *library = ucx_library(UCX_CALLER);
+    struct am_handler *handler = ucx_ucp_on && cb ? handler_new(worker, id, arg) : NULL;
     if (!handler)
         return library->ucp_worker_set_am_handler(worker, id, cb, arg, flags);
     handler->old_callback = cb;
@@ -124,11 +126,11 @@ ST_API ucs_status_t ucp_worker_set_am_handler(ucp_worker_h worker, uint16_t id,
 
 static void on_am_data(void *handle, ucs_status_t status, size_t length, void *user_data)
 {
-    struct st_request *request = user_data;
+    struct ucx_request *request = user_data;
     ucp_am_recv_data_nbx_callback_t callback = request->muted ? NULL : request->callback.recv_am;
     void *data = request->user_data;
     request->size = length;
-    st_request_done(request, status);
+    ucx_request_done(request, status);
     if (callback)
         callback(handle, status, length, data);
 }
@@ -136,19 +138,20 @@ static void on_am_data(void *handle, ucs_status_t status, size_t length, void *u
 ST_API ucs_status_ptr_t ucp_am_recv_data_nbx(ucp_worker_h worker, void *data_desc, void *buffer,
                                              size_t count, const ucp_request_param_t *param)
 {
-    struct st_ucp_call call;
+    struct ucx_call call;
     struct st_pending pending;
-    if (st_ucx_mode != ST_MODE_FULL || !st_ucp_begin(&call, worker, ST_SLOT_WORKER, ST_CALLER))
-        return st_ucx_library(ST_CALLER)
+    if (ucx_mode != ST_MODE_FULL || !st_recording() ||
+        !ucx_begin(&call, worker, UCX_SLOT_WORKER, UCX_CALLER))
+        return ucx_library(UCX_CALLER)
             ->ucp_am_recv_data_nbx(worker, data_desc, buffer, count, param);
     if (st_pending_take(data_desc, &pending))
-        call.request = st_request_new(param, call.slot->shared);
+        call.request = ucx_request_new(param, call.slot->shared);
     if (call.request) {
         call.request->param.base.cb.recv_am = on_am_data;
         call.request->channel = pending.channel;
         call.request->ordinal = pending.ordinal;
         call.request->op = ST_OP_RECV;
-        call.request->call = ST_CALL_ucp_am_recv_data_nbx;
+        call.request->call = UCX_CALL_ucp_am_recv_data_nbx;
         call.request->depth = call.depth;
         call.request->flags = pending.flags;
         param = &call.request->param.base;
@@ -157,8 +160,8 @@ ST_API ucs_status_ptr_t ucp_am_recv_data_nbx(ucp_worker_h worker, void *data_des
         call.library->ucp_am_recv_data_nbx(worker, data_desc, buffer, count, param);
     if (call.request && result == NULL)
         st_completion(st_now(), 0, pending.channel, pending.ordinal, UCS_OK, ST_OP_RECV,
-                      st_ucx_calls[ST_CALL_ucp_am_recv_data_nbx], call.depth,
+                      ucx_calls[UCX_CALL_ucp_am_recv_data_nbx], call.depth,
                       pending.flags | ST_INLINE);
-    st_ucp_end(&call);
-    return st_request_posted(call.request, result);
+    ucx_end(&call);
+    return ucx_request_posted(call.request, result);
 }

@@ -7,32 +7,26 @@
  * the application is told what it would have been told: the status, no request, no callback. */
 #include "ucx.h"
 
-static uint32_t next_order(struct st_slot *slot)
+static uint32_t next_order(struct ucx_slot *slot)
 {
-    st_slot_use(slot, ST_USE_POST);
+    ucx_slot_use(slot, UCX_USE_POST);
     if (slot->shared)
         return __atomic_fetch_add(&slot->posted, 1, __ATOMIC_RELAXED);
     return slot->posted++;
 }
 
-static uint8_t arrival_depth(void)
-{
-    uint8_t depth = st_enter();
-    st_leave();
-    return depth - st_ucx_thread.inside;
-}
-
 /* Who posted decides, not who sees it complete: `order` restores the order of posting. */
-static void record_arrival(const struct st_slot *slot, const struct st_channel_key *key,
-                           enum st_ucx_call call, uint64_t size, uint8_t flags, uint32_t order)
+static void record_arrival(const struct ucx_slot *slot, const struct st_channel_key *key,
+                           enum ucx_function call, uint64_t size, uint8_t flags, uint32_t order)
 {
-    uint64_t t_tsc = st_ucx_now();
+    uint64_t t_tsc = ucx_now();
     uint32_t channel, ordinal;
-    if (!st_ucx_channel(key, &channel, &ordinal))
+    if (!ucx_channel(key, &channel, &ordinal))
         return;
-    flags |= st_slot_order(slot, ST_USE_POST);
-    st_op(t_tsc, size, channel, ordinal, ST_OP_RECV, st_ucx_calls[call], arrival_depth(), flags,
-          order);
+    flags |= ucx_slot_order(slot, UCX_USE_POST);
+    uint8_t depth = ucx_enter();
+    ucx_leave();
+    st_op(t_tsc, size, channel, ordinal, ST_OP_RECV, ucx_calls[call], depth, flags, order);
 }
 
 /* --- tag ---------------------------------------------------------------------------------------------- */
@@ -40,10 +34,10 @@ static void record_arrival(const struct st_slot *slot, const struct st_channel_k
 static void on_received(void *handle, ucs_status_t status, const ucp_tag_recv_info_t *info,
                         void *user_data)
 {
-    struct st_request *request = user_data;
+    struct ucx_request *request = user_data;
     ucp_tag_recv_nbx_callback_t callback = request->muted ? NULL : request->callback.recv;
     void *data = request->user_data;
-    bool inside = st_ucx_thread.posting == request;
+    bool inside = ucx_thread.posting == request;
     if (status != UCS_ERR_CANCELED) {
         struct st_channel_key key = request->key;
         key.tag = info->sender_tag;
@@ -56,20 +50,20 @@ static void on_received(void *handle, ucs_status_t status, const ucp_tag_recv_in
     }
     request->status = status;
     request->info = *info;
-    if (st_request_swap(request, ST_REQUEST_DONE) == ST_REQUEST_POSTED)
-        st_request_free(request);
+    if (ucx_request_swap(request, UCX_REQUEST_DONE) == UCX_REQUEST_POSTED)
+        ucx_request_free(request);
     if (callback)
         callback(handle, status, info, data);
 }
 
-static const ucp_request_param_t *receive_begin(struct st_ucp_call *call, enum st_ucx_call code,
+static const ucp_request_param_t *receive_begin(struct ucx_call *call, enum ucx_function code,
                                                 const ucp_request_param_t *param, uint32_t order)
 {
-    struct st_slot *worker = call->slot;
-    struct st_request *request = st_request_new(param, worker->shared);
+    struct ucx_slot *worker = call->slot;
+    struct ucx_request *request = ucx_request_new(param, worker->shared);
     call->request = request;
-    call->outer = st_ucx_thread.posting;
-    st_ucx_thread.posting = request;
+    call->outer = ucx_thread.posting;
+    ucx_thread.posting = request;
     if (!request)
         return param;
     request->key = (struct st_channel_key){.object = worker->id,
@@ -88,21 +82,21 @@ static const ucp_request_param_t *receive_begin(struct st_ucp_call *call, enum s
     return &request->param.base;
 }
 
-static ucs_status_ptr_t receive_end(struct st_ucp_call *call, const ucp_request_param_t *param,
+static ucs_status_ptr_t receive_end(struct ucx_call *call, const ucp_request_param_t *param,
                                     ucs_status_ptr_t result)
 {
-    struct st_request *request = call->request;
-    st_ucx_thread.posting = call->outer;
-    st_ucp_end(call);
+    struct ucx_request *request = call->request;
+    ucx_thread.posting = call->outer;
+    ucx_end(call);
     if (!request)
         return result;
     if (!UCS_PTR_IS_PTR(result)) {
-        st_request_free(request);
+        ucx_request_free(request);
         return result;
     }
     __atomic_store_n(&request->request, result, __ATOMIC_RELAXED);
-    if (st_request_swap(request, ST_REQUEST_POSTED) != ST_REQUEST_DONE) {
-        st_ucx_thread.last = request;
+    if (ucx_request_swap(request, UCX_REQUEST_POSTED) != UCX_REQUEST_DONE) {
+        ucx_thread.last = request;
         return result;
     }
     if (request->held) {
@@ -113,32 +107,32 @@ static ucs_status_ptr_t receive_end(struct st_ucp_call *call, const ucp_request_
             call->library->ucp_request_free(result);
         result = UCS_STATUS_PTR(request->status);
     }
-    st_request_free(request);
+    ucx_request_free(request);
     return result;
 }
 
 /* `order` is evaluated once the call is known to be recorded; `param` is what the library is
  * given, `given` what the application gave. */
-#define ST_RECV_BODY(name, order, call_nbx)                                                        \
-    const ucp_request_param_t *param = receive_begin(&call, ST_CALL_##name, given, order);         \
+#define UCX_RECV_BODY(name, order, call_nbx)                                                       \
+    const ucp_request_param_t *param = receive_begin(&call, UCX_CALL_##name, given, order);        \
     ucs_status_ptr_t result = receive_end(&call, given, call.library->call_nbx)
 
-#define ST_RECV_NBX(name, order, parameters, arguments, call_nbx)                                  \
+#define UCX_RECV_NBX(name, order, parameters, arguments, call_nbx)                                 \
     ST_API ucs_status_ptr_t name parameters                                                        \
     {                                                                                              \
-        struct st_ucp_call call;                                                                   \
-        if (!st_ucp_begin(&call, worker, ST_SLOT_WORKER, ST_CALLER))                               \
+        struct ucx_call call;                                                                      \
+        if (!ucx_begin(&call, worker, UCX_SLOT_WORKER, UCX_CALLER))                                \
             return call.library->name arguments;                                                   \
-        ST_RECV_BODY(name, order, call_nbx);                                                       \
+        UCX_RECV_BODY(name, order, call_nbx);                                                      \
         return result;                                                                             \
     }
 
 /* Old call: the parameters are those that the library itself would use. */
-#define ST_RECV_NB(name, order, parameters, arguments, call_nbx)                                   \
+#define UCX_RECV_NB(name, order, parameters, arguments, call_nbx)                                  \
     ST_API ucs_status_ptr_t name parameters                                                        \
     {                                                                                              \
-        struct st_ucp_call call;                                                                   \
-        if (!st_ucp_begin(&call, worker, ST_SLOT_WORKER, ST_CALLER))                               \
+        struct ucx_call call;                                                                      \
+        if (!ucx_begin(&call, worker, UCX_SLOT_WORKER, UCX_CALLER))                                \
             return call.library->name arguments;                                                   \
         const ucp_request_param_t old = {.op_attr_mask = UCP_OP_ATTR_FIELD_DATATYPE |              \
                                                          UCP_OP_ATTR_FIELD_CALLBACK |              \
@@ -146,36 +140,36 @@ static ucs_status_ptr_t receive_end(struct st_ucp_call *call, const ucp_request_
                                          .cb.recv = (ucp_tag_recv_nbx_callback_t)cb,               \
                                          .datatype = datatype},                                    \
                                   *given = &old;                                                   \
-        ST_RECV_BODY(name, order, call_nbx);                                                       \
+        UCX_RECV_BODY(name, order, call_nbx);                                                      \
         return result;                                                                             \
     }
 
 /* A probed message was matched when the probe removed it. */
-static uint32_t message_order(struct st_slot *worker, ucp_tag_message_h message)
+static uint32_t message_order(struct ucx_slot *worker, ucp_tag_message_h message)
 {
     struct st_pending pending;
     return st_pending_take(message, &pending) ? pending.order : next_order(worker);
 }
 
-ST_RECV_NBX(ucp_tag_recv_nbx, next_order(call.slot),
+UCX_RECV_NBX(ucp_tag_recv_nbx, next_order(call.slot),
             (ucp_worker_h worker, void *buffer, size_t count, ucp_tag_t tag, ucp_tag_t tag_mask,
              const ucp_request_param_t *given),
             (worker, buffer, count, tag, tag_mask, given),
             ucp_tag_recv_nbx(worker, buffer, count, tag, tag_mask, param))
 
-ST_RECV_NBX(ucp_tag_msg_recv_nbx, message_order(call.slot, message),
+UCX_RECV_NBX(ucp_tag_msg_recv_nbx, message_order(call.slot, message),
             (ucp_worker_h worker, void *buffer, size_t count, ucp_tag_message_h message,
              const ucp_request_param_t *given),
             (worker, buffer, count, message, given),
             ucp_tag_msg_recv_nbx(worker, buffer, count, message, param))
 
-ST_RECV_NB(ucp_tag_recv_nb, next_order(call.slot),
+UCX_RECV_NB(ucp_tag_recv_nb, next_order(call.slot),
            (ucp_worker_h worker, void *buffer, size_t count, ucp_datatype_t datatype,
             ucp_tag_t tag, ucp_tag_t tag_mask, ucp_tag_recv_callback_t cb),
            (worker, buffer, count, datatype, tag, tag_mask, cb),
            ucp_tag_recv_nbx(worker, buffer, count, tag, tag_mask, param))
 
-ST_RECV_NB(ucp_tag_msg_recv_nb, message_order(call.slot, message),
+UCX_RECV_NB(ucp_tag_msg_recv_nb, message_order(call.slot, message),
            (ucp_worker_h worker, void *buffer, size_t count, ucp_datatype_t datatype,
             ucp_tag_message_h message, ucp_tag_recv_callback_t cb),
            (worker, buffer, count, datatype, message, cb),
@@ -186,8 +180,8 @@ ST_API ucs_status_t ucp_tag_recv_nbr(ucp_worker_h worker, void *buffer, size_t c
                                      ucp_datatype_t datatype, ucp_tag_t tag, ucp_tag_t tag_mask,
                                      void *req)
 {
-    struct st_ucp_call call;
-    if (!st_ucp_begin(&call, worker, ST_SLOT_WORKER, ST_CALLER))
+    struct ucx_call call;
+    if (!ucx_begin(&call, worker, UCX_SLOT_WORKER, UCX_CALLER))
         return call.library->ucp_tag_recv_nbr(worker, buffer, count, datatype, tag, tag_mask, req);
     const ucp_request_param_t old = {.op_attr_mask = UCP_OP_ATTR_FIELD_DATATYPE |
                                                      UCP_OP_ATTR_FIELD_REQUEST |
@@ -195,7 +189,7 @@ ST_API ucs_status_t ucp_tag_recv_nbr(ucp_worker_h worker, void *buffer, size_t c
                                      .request = req,
                                      .datatype = datatype},
                               *given = &old;
-    ST_RECV_BODY(ucp_tag_recv_nbr, next_order(call.slot),
+    UCX_RECV_BODY(ucp_tag_recv_nbr, next_order(call.slot),
                  ucp_tag_recv_nbx(worker, buffer, count, tag, tag_mask, param));
     return UCS_PTR_IS_ERR(result) ? UCS_PTR_STATUS(result) : UCS_OK;
 }
@@ -203,66 +197,66 @@ ST_API ucs_status_t ucp_tag_recv_nbr(ucp_worker_h worker, void *buffer, size_t c
 ST_API ucp_tag_message_h ucp_tag_probe_nb(ucp_worker_h worker, ucp_tag_t tag, ucp_tag_t tag_mask,
                                           int removed, ucp_tag_recv_info_t *info)
 {
-    struct st_ucp_call call;
-    if (!st_ucp_begin(&call, worker, ST_SLOT_WORKER, ST_CALLER))
-        return call.library->ucp_tag_probe_nb(worker, tag, tag_mask, removed, info);
-    st_slot_use(call.slot, ST_USE_SEND);
+    struct ucx_call call;
+    if (!st_recording() || !ucx_begin(&call, worker, UCX_SLOT_WORKER, UCX_CALLER))
+        return ucx_library(UCX_CALLER)->ucp_tag_probe_nb(worker, tag, tag_mask, removed, info);
+    ucx_slot_use(call.slot, UCX_USE_SEND);
     if (removed)
-        st_slot_use(call.slot, ST_USE_POST);
+        ucx_slot_use(call.slot, UCX_USE_POST);
     ucp_tag_message_h message =
         call.library->ucp_tag_probe_nb(worker, tag, tag_mask, removed, info);
     if (message && removed) {
         struct st_pending pending = {.order = next_order(call.slot)};
         st_pending_put(message, &pending);
     }
-    if (message && st_ucx_mode == ST_MODE_FULL) {
-        struct st_ucp_op op = {.op = ST_OP_PROBE,
+    if (message && ucx_mode == ST_MODE_FULL) {
+        struct ucx_op op = {.op = ST_OP_PROBE,
                                .kind = ST_KIND_MSG,
                                .size = info->length,
-                               .call = ST_CALL_ucp_tag_probe_nb};
-        st_ucp_sent(&call, &op, true);
+                               .call = UCX_CALL_ucp_tag_probe_nb};
+        ucx_sent(&call, &op, true);
     }
-    st_ucp_end(&call);
+    ucx_end(&call);
     return message;
 }
 
 /* --- stream ------------------------------------------------------------------------------------------- */
 
-static struct st_channel_key stream_key(const struct st_slot *ep)
+static struct st_channel_key stream_key(const struct ucx_slot *ep)
 {
     return (struct st_channel_key){.object = ep->parent ? ep->parent->id : 0,
                                    .kind = ST_KIND_STREAM,
                                    .dir = ST_IN,
                                    .layer = ST_LAYER_UCP,
-                                   .peer = ep->id,
+                                   .peer = ep->peer,
                                    .shared = ep->shared};
 }
 
 static void on_stream(void *handle, ucs_status_t status, size_t length, void *user_data)
 {
-    struct st_request *request = user_data;
+    struct ucx_request *request = user_data;
     ucp_stream_recv_nbx_callback_t callback = request->muted ? NULL : request->callback.recv_stream;
     void *data = request->user_data;
-    uint8_t flags = (st_ucx_thread.posting == request ? ST_INLINE : 0) |
+    uint8_t flags = (ucx_thread.posting == request ? ST_INLINE : 0) |
                     (status == UCS_OK ? 0 : ST_FAILED);
     if (status == UCS_OK || length)
         record_arrival(request->slot, &request->key, request->call, length, flags, request->order);
-    if (st_request_swap(request, ST_REQUEST_DONE) == ST_REQUEST_POSTED)
-        st_request_free(request);
+    if (ucx_request_swap(request, UCX_REQUEST_DONE) == UCX_REQUEST_POSTED)
+        ucx_request_free(request);
     if (callback)
         callback(handle, status, length, data);
 }
 
-static ucs_status_ptr_t stream_receive(struct st_ucp_call *call, enum st_ucx_call code, ucp_ep_h ep,
+static ucs_status_ptr_t stream_receive(struct ucx_call *call, enum ucx_function code, ucp_ep_h ep,
                                        void *buffer, size_t count, size_t *length,
                                        const ucp_request_param_t *param)
 {
     struct st_channel_key key = stream_key(call->slot);
     uint32_t order = next_order(call->slot);
-    struct st_request *request = st_request_new(param, call->slot->shared);
+    struct ucx_request *request = ucx_request_new(param, call->slot->shared);
     call->request = request;
-    call->outer = st_ucx_thread.posting;
-    st_ucx_thread.posting = request;
+    call->outer = ucx_thread.posting;
+    ucx_thread.posting = request;
     if (request) {
         request->key = key;
         request->slot = call->slot;
@@ -281,18 +275,18 @@ static ucs_status_ptr_t stream_receive(struct st_ucp_call *call, enum st_ucx_cal
 ST_API ucs_status_ptr_t ucp_stream_recv_nbx(ucp_ep_h ep, void *buffer, size_t count,
                                             size_t *length, const ucp_request_param_t *param)
 {
-    struct st_ucp_call call;
-    if (!st_ucp_begin(&call, ep, ST_SLOT_EP, ST_CALLER))
+    struct ucx_call call;
+    if (!ucx_begin(&call, ep, UCX_SLOT_EP, UCX_CALLER))
         return call.library->ucp_stream_recv_nbx(ep, buffer, count, length, param);
-    return stream_receive(&call, ST_CALL_ucp_stream_recv_nbx, ep, buffer, count, length, param);
+    return stream_receive(&call, UCX_CALL_ucp_stream_recv_nbx, ep, buffer, count, length, param);
 }
 
 ST_API ucs_status_ptr_t ucp_stream_recv_nb(ucp_ep_h ep, void *buffer, size_t count,
                                            ucp_datatype_t datatype, ucp_stream_recv_callback_t cb,
                                            size_t *length, unsigned flags)
 {
-    struct st_ucp_call call;
-    if (!st_ucp_begin(&call, ep, ST_SLOT_EP, ST_CALLER))
+    struct ucx_call call;
+    if (!ucx_begin(&call, ep, UCX_SLOT_EP, UCX_CALLER))
         return call.library->ucp_stream_recv_nb(ep, buffer, count, datatype, cb, length, flags);
     const ucp_request_param_t given = {.op_attr_mask = UCP_OP_ATTR_FIELD_DATATYPE |
                                                        UCP_OP_ATTR_FIELD_CALLBACK |
@@ -300,21 +294,25 @@ ST_API ucs_status_ptr_t ucp_stream_recv_nb(ucp_ep_h ep, void *buffer, size_t cou
                                        .cb.recv_stream = (ucp_stream_recv_nbx_callback_t)cb,
                                        .flags = flags,
                                        .datatype = datatype};
-    return stream_receive(&call, ST_CALL_ucp_stream_recv_nb, ep, buffer, count, length, &given);
+    return stream_receive(&call, UCX_CALL_ucp_stream_recv_nb, ep, buffer, count, length, &given);
 }
 
 ST_API ucs_status_ptr_t ucp_stream_recv_data_nb(ucp_ep_h ep, size_t *length)
 {
-    struct st_ucp_call call;
-    if (!st_ucp_begin(&call, ep, ST_SLOT_EP, ST_CALLER))
-        return call.library->ucp_stream_recv_data_nb(ep, length);
-    st_slot_use(call.slot, ST_USE_POST);
+    struct ucx_call call;
+    if (!st_recording() || !ucx_begin(&call, ep, UCX_SLOT_EP, UCX_CALLER)) {
+        ucs_status_ptr_t passed = ucx_library(UCX_CALLER)->ucp_stream_recv_data_nb(ep, length);
+        if (ucx_ucp_on && UCS_PTR_IS_PTR(passed) && !st_recording())
+            st_refused();
+        return passed;
+    }
+    ucx_slot_use(call.slot, UCX_USE_POST);
     ucs_status_ptr_t result = call.library->ucp_stream_recv_data_nb(ep, length);
     if (UCS_PTR_IS_PTR(result)) {
         struct st_channel_key key = stream_key(call.slot);
-        record_arrival(call.slot, &key, ST_CALL_ucp_stream_recv_data_nb, *length, ST_INLINE,
+        record_arrival(call.slot, &key, UCX_CALL_ucp_stream_recv_data_nb, *length, ST_INLINE,
                        next_order(call.slot));
     }
-    st_ucp_end(&call);
+    ucx_end(&call);
     return result;
 }

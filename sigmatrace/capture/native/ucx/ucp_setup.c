@@ -1,20 +1,15 @@
-/* Set-up and tear-down: contexts, workers, endpoints, memory. Low rate, so each call looks its
+/* Set-up and tear-down: contexts, workers, memory. Low rate, so each call looks its
  * library up anew. */
 #include "ucx.h"
-
-#include <stdlib.h>
-#include <sys/socket.h>
-
-#define QUERY_TRIES 64 /* a client's own port is known once it is connected */
 
 ST_API ucs_status_t ucp_init_version(unsigned api_major, unsigned api_minor,
                                      const ucp_params_t *params, const ucp_config_t *config,
                                      ucp_context_h *context_p)
 {
-    struct st_ucx_library *library = st_ucx_library_resolve(ST_CALLER);
+    struct ucx_library *library = ucx_library_resolve(UCX_CALLER);
     if (!library)
         return UCS_ERR_UNSUPPORTED;
-    if (st_ucp_on)
+    if (ucx_ucp_on)
         st_library_seen(ST_LAYER_UCP, "ucp", library->ucp_get_version_string(), library->path,
                         "symbol");
     return library->ucp_init_version(api_major, api_minor, params, config, context_p);
@@ -22,7 +17,7 @@ ST_API ucs_status_t ucp_init_version(unsigned api_major, unsigned api_minor,
 
 /* --- workers ------------------------------------------------------------------------------------------ */
 
-static bool address_uid(struct st_ucx_library *library, const ucp_address_t *address,
+bool ucx_address_uid(struct ucx_library *library, const ucp_address_t *address,
                         uint64_t *uid)
 {
     ucp_worker_address_attr_t attr = {.field_mask = UCP_WORKER_ADDRESS_ATTR_FIELD_UID};
@@ -33,11 +28,11 @@ static bool address_uid(struct st_ucx_library *library, const ucp_address_t *add
     return true;
 }
 
-static void worker_seen(struct st_ucx_library *library, ucp_context_h context,
+static void worker_seen(struct ucx_library *library, ucp_context_h context,
                         ucp_worker_h worker)
 {
     ucp_worker_attr_t attr = {.field_mask = UCP_WORKER_ATTR_FIELD_THREAD_MODE};
-    struct st_slot *slot = st_slot_claim(worker, ST_SLOT_WORKER);
+    struct ucx_slot *slot = ucx_slot_new(UCX_SLOT_WORKER);
     if (!slot)
         return;
     ucs_status_t status = library->ucp_worker_query(worker, &attr);
@@ -53,162 +48,46 @@ static void worker_seen(struct st_ucx_library *library, ucp_context_h context,
     size_t length;
     uint64_t uid;
     if (library->ucp_worker_get_address(worker, &address, &length) == UCS_OK) {
-        if (address_uid(library, address, &uid))
+        if (ucx_address_uid(library, address, &uid))
             st_object_u64(&object, "uid", uid);
         library->ucp_worker_release_address(worker, address);
     }
     st_object_end(&object);
-    st_slot_publish(slot);
+    ucx_slot_publish(slot, worker);
 }
 
 ST_API ucs_status_t ucp_worker_create(ucp_context_h context, const ucp_worker_params_t *params,
                                       ucp_worker_h *worker_p)
 {
-    struct st_ucx_library *library = st_ucx_library_resolve(ST_CALLER);
+    struct ucx_library *library = ucx_library_resolve(UCX_CALLER);
     ucs_status_t status = library->ucp_worker_create(context, params, worker_p);
-    if (st_ucp_on && status == UCS_OK)
+    if (ucx_ucp_on && status == UCS_OK)
         worker_seen(library, context, *worker_p);
     return status;
 }
 
-static void handle_gone(const void *handle, const char *type)
-{
-    struct st_slot *slot = st_ucp_on ? st_slot_find(handle) : NULL;
-    if (!slot)
-        return;
-    st_object_closed(type, slot->id);
-    st_slot_remove(slot);
-}
-
+/* Callbacks that run in the call still use the slot. What the program left open goes with it. */
 ST_API void ucp_worker_destroy(ucp_worker_h worker)
 {
-    struct st_ucx_library *library = st_ucx_library_resolve(ST_CALLER);
+    struct ucx_library *library = ucx_library_resolve(UCX_CALLER);
+    struct ucx_slot *slot = ucx_ucp_on ? ucx_slot_take(worker) : NULL;
     library->ucp_worker_destroy(worker);
-    handle_gone(worker, "ucp_worker");
-}
-
-/* --- endpoints ---------------------------------------------------------------------------------------- */
-
-static size_t sockaddr_bytes(const struct sockaddr_storage *address)
-{
-    return address->ss_family == AF_INET    ? 16
-           : address->ss_family == AF_INET6 ? 28
-                                            : sizeof(*address);
-}
-
-void st_ucp_ep_addresses(ucp_ep_h ep, struct st_slot *slot)
-{
-    ucp_ep_attr_t attr = {.field_mask = UCP_EP_ATTR_FIELD_LOCAL_SOCKADDR |
-                                        UCP_EP_ATTR_FIELD_REMOTE_SOCKADDR};
-    slot->query--;
-    if (!slot->library->ucp_ep_query || slot->library->ucp_ep_query(ep, &attr) != UCS_OK)
-        return;
-    slot->query = 0;
-    struct st_object object;
-    st_object_begin(&object, "ucp_ep", slot->id);
-    st_object_bin(&object, "local_sockaddr", &attr.local_sockaddr,
-                  sockaddr_bytes(&attr.local_sockaddr));
-    st_object_bin(&object, "remote_sockaddr", &attr.remote_sockaddr,
-                  sockaddr_bytes(&attr.remote_sockaddr));
-    st_object_end(&object);
-}
-
-/* `remote_uid` NULL: not known. */
-static struct st_slot *ep_seen(ucp_ep_h ep, struct st_slot *worker, const char *origin,
-                               const uint64_t *remote_uid, struct st_ucx_library *library)
-{
-    struct st_slot *slot = st_slot_claim(ep, ST_SLOT_EP);
     if (!slot)
-        return NULL;
-    slot->id = st_object_id();
-    slot->library = library;
-    slot->parent = worker;
-    slot->shared = worker ? worker->shared : true;
-    struct st_object object;
-    st_object_begin(&object, "ucp_ep", slot->id);
-    if (worker)
-        st_object_u64(&object, "worker", worker->id);
-    if (origin)
-        st_object_str(&object, "origin", origin);
-    if (remote_uid)
-        st_object_u64(&object, "remote_uid", *remote_uid);
-    st_object_end(&object);
-    st_slot_publish(slot);
-    return slot;
-}
-
-struct st_slot *st_ucp_ep_slot(ucp_ep_h ep, struct st_slot *worker, const char *origin,
-                               struct st_ucx_library *library)
-{
-    struct st_slot *slot = st_slot_find(ep);
-    return slot ? slot : ep_seen(ep, worker, origin, NULL, library);
-}
-
-ST_API ucs_status_t ucp_ep_create(ucp_worker_h worker, const ucp_ep_params_t *params,
-                                  ucp_ep_h *ep_p)
-{
-    struct st_ucx_library *library = st_ucx_library_resolve(ST_CALLER);
-    uint64_t mask = params->field_mask, uid;
-    bool by_address = st_ucp_on && (mask & UCP_EP_PARAM_FIELD_REMOTE_ADDRESS) &&
-                      address_uid(library, params->address, &uid);
-    ucs_status_t status = library->ucp_ep_create(worker, params, ep_p);
-    if (!st_ucp_on || status != UCS_OK)
-        return status;
-    struct st_slot *slot =
-        ep_seen(*ep_p, st_slot_find(worker), "created", by_address ? &uid : NULL, library);
-    if (slot && (mask & (UCP_EP_PARAM_FIELD_SOCK_ADDR | UCP_EP_PARAM_FIELD_CONN_REQUEST))) {
-        slot->query = QUERY_TRIES;
-        st_ucp_ep_addresses(*ep_p, slot);
-    }
-    return status;
-}
-
-/* The slot goes before the call: once closed, the library may give the address out again. */
-static void ep_gone(ucp_ep_h ep)
-{
-    struct st_slot *slot = st_ucp_on ? st_slot_find(ep) : NULL;
-    if (slot && slot->query)
-        st_ucp_ep_addresses(ep, slot);
-    handle_gone(ep, "ucp_ep");
-}
-
-ST_API ucs_status_ptr_t ucp_ep_close_nbx(ucp_ep_h ep, const ucp_request_param_t *param)
-{
-    struct st_ucx_library *library = st_ucx_library_resolve(ST_CALLER);
-    ep_gone(ep);
-    return library->ucp_ep_close_nbx(ep, param);
-}
-
-ST_API ucs_status_ptr_t ucp_ep_close_nb(ucp_ep_h ep, unsigned mode)
-{
-    struct st_ucx_library *library = st_ucx_library_resolve(ST_CALLER);
-    ep_gone(ep);
-    return library->ucp_ep_close_nb(ep, mode);
-}
-
-ST_API ucs_status_ptr_t ucp_disconnect_nb(ucp_ep_h ep)
-{
-    struct st_ucx_library *library = st_ucx_library_resolve(ST_CALLER);
-    ep_gone(ep);
-    return library->ucp_disconnect_nb(ep);
-}
-
-ST_API void ucp_ep_destroy(ucp_ep_h ep)
-{
-    struct st_ucx_library *library = st_ucx_library_resolve(ST_CALLER);
-    ep_gone(ep);
-    library->ucp_ep_destroy(ep);
+        return;
+    ucx_slot_orphans(slot, "ucp_ep");
+    st_object_closed("ucp_worker", slot->id);
+    ucx_slot_free(slot);
 }
 
 /* --- memory and keys ----------------------------------------------------------------------------------- */
 
 ST_API ucs_status_t ucp_ep_rkey_unpack(ucp_ep_h ep, const void *buffer, ucp_rkey_h *rkey_p)
 {
-    struct st_ucx_library *library = st_ucx_library_resolve(ST_CALLER);
+    struct ucx_library *library = ucx_library_resolve(UCX_CALLER);
     ucs_status_t status = library->ucp_ep_rkey_unpack(ep, buffer, rkey_p);
-    if (!st_ucp_on || st_ucx_mode != ST_MODE_FULL || status != UCS_OK)
+    if (!ucx_ucp_on || ucx_mode != ST_MODE_FULL || status != UCS_OK)
         return status;
-    struct st_slot *slot = st_slot_claim(*rkey_p, ST_SLOT_RKEY), *owner = st_slot_find(ep);
+    struct ucx_slot *slot = ucx_slot_new(UCX_SLOT_RKEY), *owner = ucx_slot_find(ep);
     if (!slot)
         return status;
     slot->id = st_object_id();
@@ -217,26 +96,27 @@ ST_API ucs_status_t ucp_ep_rkey_unpack(ucp_ep_h ep, const void *buffer, ucp_rkey
     if (owner)
         st_object_u64(&object, "ep", owner->id);
     st_object_end(&object);
-    st_slot_publish(slot);
+    ucx_slot_publish(slot, *rkey_p);
     return status;
 }
 
 ST_API void ucp_rkey_destroy(ucp_rkey_h rkey)
 {
-    struct st_ucx_library *library = st_ucx_library_resolve(ST_CALLER);
-    handle_gone(rkey, "ucp_rkey");
+    struct ucx_library *library = ucx_library_resolve(UCX_CALLER);
+    if (ucx_ucp_on)
+        ucx_slot_close(rkey, "ucp_rkey");
     library->ucp_rkey_destroy(rkey);
 }
 
 ST_API ucs_status_t ucp_mem_map(ucp_context_h context, const ucp_mem_map_params_t *params,
                                 ucp_mem_h *memh_p)
 {
-    struct st_ucx_library *library = st_ucx_library_resolve(ST_CALLER);
+    struct ucx_library *library = ucx_library_resolve(UCX_CALLER);
     ucs_status_t status = library->ucp_mem_map(context, params, memh_p);
-    if (!st_ucp_on || st_ucx_mode == ST_MODE_AGGREGATE || status != UCS_OK)
+    if (!ucx_ucp_on || ucx_mode == ST_MODE_AGGREGATE || status != UCS_OK)
         return status;
     ucp_mem_attr_t attr = {.field_mask = UCP_MEM_ATTR_FIELD_ADDRESS | UCP_MEM_ATTR_FIELD_LENGTH};
-    struct st_slot *slot = st_slot_claim(*memh_p, ST_SLOT_MEMORY);
+    struct ucx_slot *slot = ucx_slot_new(UCX_SLOT_MEMORY);
     if (!slot)
         return status;
     slot->id = st_object_id();
@@ -249,13 +129,14 @@ ST_API ucs_status_t ucp_mem_map(ucp_context_h context, const ucp_mem_map_params_
         st_object_u64(&object, "length_bytes", attr.length);
     }
     st_object_end(&object);
-    st_slot_publish(slot);
+    ucx_slot_publish(slot, *memh_p);
     return status;
 }
 
 ST_API ucs_status_t ucp_mem_unmap(ucp_context_h context, ucp_mem_h memh)
 {
-    struct st_ucx_library *library = st_ucx_library_resolve(ST_CALLER);
-    handle_gone(memh, "memory");
+    struct ucx_library *library = ucx_library_resolve(UCX_CALLER);
+    if (ucx_ucp_on)
+        ucx_slot_close(memh, "memory");
     return library->ucp_mem_unmap(context, memh);
 }

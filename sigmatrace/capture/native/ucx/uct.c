@@ -8,18 +8,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define REAL(name) ((__typeof__(&name))st_ucx_symbol(#name, ST_CALLER))
+/* Declares `real`, the library's own function; the wrapper returns `failed` where there is none. */
+#define REAL(name, failed)                                                                         \
+    __typeof__(&name) real = (__typeof__(&name))ucx_symbol(#name, UCX_CALLER);                     \
+    if (!real)                                                                                     \
+    return failed
 
-uint8_t st_uct_depth(uint8_t depth, const void *caller)
+uint8_t ucx_uct_depth(uint8_t depth, const void *caller)
 {
-    return !depth && st_ucp_on && st_ucx_internal(caller) ? 1 : depth;
+    return !depth && ucx_ucp_on && ucx_internal(caller) ? 1 : depth;
 }
 
 /* --- interfaces --------------------------------------------------------------------------------------- */
 
 #define ADDRESS_MAX 256
 
-static void iface_addresses(uct_iface_h iface, struct st_uct_iface *own, struct st_object *object)
+static void iface_addresses(uct_iface_h iface, struct ucx_uct_iface *own, struct st_object *object)
 {
     union {
         uct_iface_attr_t attr;
@@ -43,11 +47,11 @@ static void iface_addresses(uct_iface_h iface, struct st_uct_iface *own, struct 
 
 static void iface_seen(uct_iface_h iface, const uct_iface_params_t *params)
 {
-    struct st_slot *slot = st_slot_claim(iface, ST_SLOT_IFACE);
-    struct st_uct_iface *own = slot ? calloc(1, sizeof(*own)) : NULL;
+    struct ucx_slot *slot = ucx_slot_new(UCX_SLOT_IFACE);
+    struct ucx_uct_iface *own = slot ? calloc(1, sizeof(*own)) : NULL;
     if (!own) {
         if (slot)
-            st_slot_remove(slot);
+            ucx_slot_free(slot);
         return;
     }
     own->ops = iface->ops;
@@ -60,8 +64,10 @@ static void iface_seen(uct_iface_h iface, const uct_iface_params_t *params)
     st_object_str(&object, "device", params->mode.device.dev_name);
     iface_addresses(iface, own, &object);
     st_object_end(&object);
-    st_slot_publish(slot);
-    st_uct_wrap(&iface->ops);
+    if (ucx_slot_publish(slot, iface))
+        ucx_uct_wrap(&iface->ops);
+    else
+        free(own);
 }
 
 static void library_seen(const void *real)
@@ -71,7 +77,7 @@ static void library_seen(const void *real)
     if (__atomic_exchange_n(&seen, true, __ATOMIC_RELAXED))
         return;
     /* libuct does not tell its version; the only libucp of the process comes with it. */
-    struct st_ucx_library *ucp = __atomic_load_n(&st_ucx_libraries, __ATOMIC_ACQUIRE);
+    struct ucx_library *ucp = __atomic_load_n(&ucx_libraries, __ATOMIC_ACQUIRE);
     st_library_seen(ST_LAYER_UCT, "uct", ucp && !ucp->next ? ucp->ucp_get_version_string() : "",
                     dladdr(real, &info) ? info.dli_fname : "", "symbol");
 }
@@ -80,14 +86,12 @@ ST_API ucs_status_t uct_iface_open(uct_md_h md, uct_worker_h worker,
                                    const uct_iface_params_t *params,
                                    const uct_iface_config_t *config, uct_iface_h *iface_p)
 {
-    __typeof__(&uct_iface_open) real = REAL(uct_iface_open);
-    if (!real)
-        return UCS_ERR_UNSUPPORTED;
+    REAL(uct_iface_open, UCS_ERR_UNSUPPORTED);
     ucs_status_t status = real(md, worker, params, config, iface_p);
     /* UCP opens others too, stubs without a transport behind them (since 1.20). */
     bool device = (params->field_mask & UCT_IFACE_PARAM_FIELD_OPEN_MODE) &&
                   (params->open_mode & UCT_IFACE_OPEN_MODE_DEVICE);
-    if (!st_uct_on || status != UCS_OK || !device)
+    if (!ucx_uct_on || status != UCS_OK || !device)
         return status;
     library_seen((const void *)real);
     iface_seen(*iface_p, params);
@@ -96,26 +100,27 @@ ST_API ucs_status_t uct_iface_open(uct_md_h md, uct_worker_h worker,
 
 ST_API void uct_iface_close(uct_iface_h iface)
 {
-    __typeof__(&uct_iface_close) real = REAL(uct_iface_close);
-    struct st_slot *slot = st_uct_on ? st_slot_find(iface) : NULL;
-    if (slot) {
-        struct st_uct_iface *own = slot->data;
-        iface->ops = own->ops;
-        st_object_closed("uct_iface", slot->id);
+    REAL(uct_iface_close, );
+    struct ucx_slot *slot = ucx_uct_on ? ucx_slot_take(iface) : NULL;
+    if (!slot) {
         real(iface);
-        st_slot_remove(slot);
-        free(own);
         return;
     }
+    struct ucx_uct_iface *own = slot->data;
+    iface->ops = own->ops;
+    st_object_closed("uct_iface", slot->id);
     real(iface);
+    ucx_slot_orphans(slot, "uct_ep");
+    ucx_slot_free(slot);
+    free(own);
 }
 
 /* --- endpoints ---------------------------------------------------------------------------------------- */
 
-static struct st_slot *ep_claim(uct_ep_h ep, struct st_object *object)
+static struct ucx_slot *ep_begin(uct_ep_h ep, struct st_object *object)
 {
-    struct st_slot *iface = st_slot_find(ep->iface);
-    struct st_slot *slot = iface ? st_slot_claim(ep, ST_SLOT_UCT_EP) : NULL;
+    struct ucx_slot *iface = ucx_slot_find(ep->iface);
+    struct ucx_slot *slot = iface ? ucx_slot_new(UCX_SLOT_UCT_EP) : NULL;
     if (!slot)
         return NULL;
     slot->id = st_object_id();
@@ -125,18 +130,17 @@ static struct st_slot *ep_claim(uct_ep_h ep, struct st_object *object)
     return slot;
 }
 
-struct st_slot *st_uct_ep_slot(uct_ep_h ep)
+struct ucx_slot *ucx_uct_ep_slot(uct_ep_h ep)
 {
-    struct st_slot *slot = st_slot_find(ep);
+    struct ucx_slot *slot = ucx_slot_find(ep);
     struct st_object object;
-    if (slot || !(slot = ep_claim(ep, &object)))
+    if (slot || !(slot = ep_begin(ep, &object)))
         return slot;
     st_object_end(&object);
-    st_slot_publish(slot);
-    return slot;
+    return ucx_slot_publish(slot, ep) ? slot : NULL;
 }
 
-static void local_ep_address(uct_ep_h ep, const struct st_uct_iface *own,
+static void local_ep_address(uct_ep_h ep, const struct ucx_uct_iface *own,
                              struct st_object *object)
 {
     uint8_t address[ADDRESS_MAX];
@@ -147,31 +151,29 @@ static void local_ep_address(uct_ep_h ep, const struct st_uct_iface *own,
 
 ST_API ucs_status_t uct_ep_create(const uct_ep_params_t *params, uct_ep_h *ep_p)
 {
-    __typeof__(&uct_ep_create) real = REAL(uct_ep_create);
-    if (!real)
-        return UCS_ERR_UNSUPPORTED;
+    REAL(uct_ep_create, UCS_ERR_UNSUPPORTED);
     ucs_status_t status = real(params, ep_p);
     struct st_object object;
-    struct st_slot *slot;
-    if (!st_uct_on || status != UCS_OK || !(slot = ep_claim(*ep_p, &object)))
+    struct ucx_slot *slot;
+    if (!ucx_uct_on || status != UCS_OK || !(slot = ep_begin(*ep_p, &object)))
         return status;
-    const struct st_uct_iface *own = slot->parent->data;
+    const struct ucx_uct_iface *own = slot->parent->data;
     if (params->field_mask & UCT_EP_PARAM_FIELD_DEV_ADDR)
         st_object_bin(&object, "device_address", params->dev_addr, own->device_bytes);
     if (params->field_mask & UCT_EP_PARAM_FIELD_IFACE_ADDR)
         st_object_bin(&object, "iface_address", params->iface_addr, own->iface_bytes);
     st_object_end(&object);
-    st_slot_publish(slot);
+    ucx_slot_publish(slot, *ep_p);
     return status;
 }
 
 static void connected(uct_ep_h ep, const uct_device_addr_t *device_address,
                       const uct_ep_addr_t *ep_address)
 {
-    struct st_slot *slot = st_uct_on ? st_uct_ep_slot(ep) : NULL;
+    struct ucx_slot *slot = ucx_uct_on ? ucx_uct_ep_slot(ep) : NULL;
     if (!slot)
         return;
-    const struct st_uct_iface *own = slot->parent->data;
+    const struct ucx_uct_iface *own = slot->parent->data;
     struct st_object object;
     st_object_begin(&object, "uct_ep", slot->id);
     st_object_bin(&object, "device_address", device_address, own->device_bytes);
@@ -183,7 +185,7 @@ static void connected(uct_ep_h ep, const uct_device_addr_t *device_address,
 ST_API ucs_status_t uct_ep_connect_to_ep(uct_ep_h ep, const uct_device_addr_t *device_address,
                                          const uct_ep_addr_t *ep_address)
 {
-    __typeof__(&uct_ep_connect_to_ep) real = REAL(uct_ep_connect_to_ep);
+    REAL(uct_ep_connect_to_ep, UCS_ERR_UNSUPPORTED);
     ucs_status_t status = real(ep, device_address, ep_address);
     if (status == UCS_OK)
         connected(ep, device_address, ep_address);
@@ -194,7 +196,7 @@ ST_API ucs_status_t uct_ep_connect_to_ep(uct_ep_h ep, const uct_device_addr_t *d
 ST_API ucs_status_t uct_ep_connect_to_ep_v2(uct_ep_h ep, const uct_device_addr_t *device_address,
                                             const uct_ep_addr_t *ep_address, const void *params)
 {
-    __typeof__(&uct_ep_connect_to_ep_v2) real = REAL(uct_ep_connect_to_ep_v2);
+    REAL(uct_ep_connect_to_ep_v2, UCS_ERR_UNSUPPORTED);
     ucs_status_t status = real(ep, device_address, ep_address, params);
     if (status == UCS_OK)
         connected(ep, device_address, ep_address);
@@ -203,12 +205,9 @@ ST_API ucs_status_t uct_ep_connect_to_ep_v2(uct_ep_h ep, const uct_device_addr_t
 
 ST_API void uct_ep_destroy(uct_ep_h ep)
 {
-    __typeof__(&uct_ep_destroy) real = REAL(uct_ep_destroy);
-    struct st_slot *slot = st_uct_on ? st_slot_find(ep) : NULL;
-    if (slot) {
-        st_object_closed("uct_ep", slot->id);
-        st_slot_remove(slot);
-    }
+    REAL(uct_ep_destroy, );
+    if (ucx_uct_on)
+        ucx_slot_close(ep, "uct_ep");
     real(ep);
 }
 
@@ -216,37 +215,34 @@ ST_API void uct_ep_destroy(uct_ep_h ep)
 
 static ucs_status_t on_uct_am(void *arg, void *data, size_t length, unsigned flags)
 {
-    const struct st_uct_handler *handler = arg;
-    struct st_slot *iface = handler->iface;
-    if (st_recording()) {
-        struct st_channel_key key = {.object = iface->id,
-                                     .kind = ST_KIND_AM,
-                                     .dir = ST_IN,
-                                     .layer = ST_LAYER_UCT,
-                                     .flags = ST_HAS_TAG,
-                                     .peer = ST_UNKNOWN_PEER,
-                                     .tag = handler->id};
-        uint64_t t_tsc = st_ucx_now();
-        uint32_t channel, ordinal;
-        uint8_t depth = st_enter();
-        st_leave();
-        if (st_ucx_channel(&key, &channel, &ordinal))
-            st_op(t_tsc, length, channel, ordinal, ST_OP_RECV,
-                  st_ucx_calls[ST_CALL_uct_am_handler],
-                  st_uct_depth(depth, (const void *)handler->callback), 0, iface->arrived++);
-    }
+    const struct ucx_uct_handler *handler = arg;
+    struct ucx_slot *iface = handler->iface;
+    struct st_channel_key key = {.object = iface->id,
+                                 .kind = ST_KIND_AM,
+                                 .dir = ST_IN,
+                                 .layer = ST_LAYER_UCT,
+                                 .flags = ST_HAS_TAG,
+                                 .peer = ST_UNKNOWN_PEER,
+                                 .tag = handler->id};
+    uint64_t t_tsc = ucx_now();
+    uint32_t channel, ordinal;
+    uint8_t depth = st_enter();
+    st_leave();
+    if (ucx_channel(&key, &channel, &ordinal))
+        st_op(t_tsc, length, channel, ordinal, ST_OP_RECV, ucx_calls[UCX_CALL_uct_am_handler],
+              ucx_uct_depth(depth, (const void *)handler->callback), 0, iface->arrived++);
     return handler->callback(handler->arg, data, length, flags);
 }
 
 ST_API ucs_status_t uct_iface_set_am_handler(uct_iface_h iface, uint8_t id, uct_am_callback_t cb,
                                              void *arg, uint32_t flags)
 {
-    __typeof__(&uct_iface_set_am_handler) real = REAL(uct_iface_set_am_handler);
-    struct st_slot *slot = st_uct_on && cb ? st_slot_find(iface) : NULL;
-    if (!slot || id >= ST_UCT_HANDLERS)
+    REAL(uct_iface_set_am_handler, UCS_ERR_UNSUPPORTED);
+    struct ucx_slot *slot = ucx_uct_on && cb ? ucx_slot_find(iface) : NULL;
+    if (!slot || id >= UCX_UCT_HANDLERS)
         return real(iface, id, cb, arg, flags);
-    struct st_uct_iface *own = slot->data;
-    struct st_uct_handler *handler = &own->handlers[id];
-    *handler = (struct st_uct_handler){.iface = slot, .callback = cb, .arg = arg, .id = id};
+    struct ucx_uct_iface *own = slot->data;
+    struct ucx_uct_handler *handler = &own->handlers[id];
+    *handler = (struct ucx_uct_handler){.iface = slot, .callback = cb, .arg = arg, .id = id};
     return real(iface, id, on_uct_am, handler, flags);
 }

@@ -1,0 +1,94 @@
+"""Operations and completions as rows of their threads' tracks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sigmatrace.export.kernels.rows import describe_operations
+from sigmatrace.export.perfetto_rows import Argument, Kind, Rows
+from sigmatrace.export.perfetto_tracks import Track, Tracks
+from sigmatrace.partition import Partition, Run
+from sigmatrace.schema import Fate, Op, OpFlag
+
+_OPERATION = (
+    Argument("size_bytes", Kind.U64),
+    Argument("peer", Kind.TEXT),
+    Argument("unmatched", Kind.TEXT),
+    Argument("failed", Kind.FLAG),
+)
+_COMPLETION = (
+    Argument("size_bytes", Kind.U64),
+    Argument("status", Kind.TEXT),
+    Argument("failed", Kind.FLAG),
+)
+_FATES = 256
+
+
+def operations(part: Partition, run: Run, tracks: Tracks) -> Rows:
+    """Return a partition's operations."""
+    columns = (run.tables["calls"].column(k).to_pylist() for k in ("call", "text"))
+    calls = dict(zip(*columns, strict=True))
+    peers = run.tables["processes"].column("label").to_pylist()
+    size = part.tables["ops"].num_rows
+    name, shown = np.empty(size, np.uint32), np.empty(size, np.uint16)
+    peer, why = np.empty(size, np.uint64), np.empty(size, np.uint64)
+    keys = ("proc", "src_proc", "dst_proc", "op", "call", "fate", "flags")
+    given = [part.column("ops", key) for key in keys]
+    described: list[Any] = [*given, len(peers), name, shown, peer, why]
+    describe_operations(*described)
+
+    def name_text(key: int) -> str:
+        return calls.get(key & 0xFF) or op_text(key >> 8)
+
+    def value_text(key: int) -> str:
+        return peers[key] if key < len(peers) else _fate_text(key - len(peers))
+
+    return Rows(
+        track=tracks.numbers(Track.CALLS, part.column("ops", "thread")),
+        begin_ns=part.column("ops", "t_ns"),
+        length_ns=part.column("ops", "call_ns"),
+        depth=part.column("ops", "depth"),
+        name=name,
+        shown=shown,
+        flow=part.column("ops", "flow"),
+        values=(part.column("ops", "size_bytes"), peer, why),
+        arguments=_OPERATION,
+        name_text=name_text,
+        value_text=value_text,
+        texts=len(peers) + _FATES,
+    )
+
+
+def completions(part: Partition, tracks: Tracks) -> Rows:
+    """Return a partition's completions, as instants."""
+    op, size = part.column("completions", "op"), part.column("completions", "size_bytes")
+    flags = part.column("completions", "flags")
+    statuses, status = np.unique(part.column("completions", "status"), return_inverse=True)
+    has_size = (size != 0) & (flags & OpFlag.SIZE_UNKNOWN == 0)
+    shown = has_size | (statuses[status] != 0) << 1 | (flags & OpFlag.FAILED > 0) << 2
+    none = np.zeros(op.size, np.uint8)
+    return Rows(
+        track=tracks.numbers(Track.COMPLETIONS, part.column("completions", "thread")),
+        begin_ns=part.column("completions", "t_ns"),
+        length_ns=none.astype(np.int64),
+        depth=none,
+        name=op.astype(np.uint32),
+        shown=shown.astype(np.uint16),
+        flow=none.astype(np.uint64),
+        values=(size, status.astype(np.uint64)),
+        arguments=_COMPLETION,
+        name_text=lambda key: f"{op_text(key)} completed",
+        value_text=lambda key: str(statuses[key]),
+        texts=statuses.size,
+    )
+
+
+def op_text(op: int) -> str:
+    """Return the name of an operation; a number that is none names itself."""
+    return Op(op).name.lower() if op in list(Op) else f"operation {op}"
+
+
+def _fate_text(fate: int) -> str:
+    return Fate(fate).name.lower().replace("_", " ") if fate in list(Fate) else f"fate {fate}"

@@ -1,0 +1,235 @@
+"""Counters: traffic over time of processes, queue pairs and NICs, and what the program counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+
+from sigmatrace.export import perfetto_packets as packets
+from sigmatrace.export.amounts import INITIATORS
+from sigmatrace.export.kernels.packets import COUNTER_BYTES, encode_counters
+from sigmatrace.export.kernels.wire import SLACK_BYTES
+from sigmatrace.export.perfetto_tracks import Track, Tracks
+from sigmatrace.partition import Partition, Run
+from sigmatrace.schema import Layer, MarkKind, Op, layer_text
+
+INGRESS = (Op.RECV, Op.GET)
+EGRESS = tuple(op for op in INITIATORS if op not in INGRESS)
+"""Operations whose bytes come into, and leave, the process that asked for them."""
+
+DIRECTIONS = ("egress", "ingress")
+AMOUNT = np.dtype([("stream", "i8"), ("begin_ns", "i8"), ("size_bytes", "f8")])
+"""Bytes of a queue pair and direction (``2 * queue pair + direction``) from a time on, in a bin."""
+
+_BINS = 2048
+_BIN_SHIFT_MIN = 10
+
+
+def fact_ns(run: Run, name: str) -> int:
+    """Return a fact of the run that is a time in ns."""
+    return int(cast(int, run.facts[name]))
+
+
+@dataclass
+class Counters:
+    """Values of counters, and the descriptors of their tracks.
+
+    Attributes:
+        uuid: i8[n], number of the counter's track.
+        t_ns: i8[n], Unix time.
+        value: f8[n].
+        described: Encoded descriptors.
+        parents: Numbers of the tracks that the counters stand below.
+        next_uuid: The first number that is free.
+    """
+
+    uuid: np.ndarray
+    t_ns: np.ndarray
+    value: np.ndarray
+    described: bytes
+    parents: Sequence[int]
+    next_uuid: int
+
+    def encode(self, base_ns: int) -> bytes:
+        """Return descriptors and values as packets.
+
+        Args:
+            base_ns: Unix ns of the trace's zero, not after any value.
+        """
+        out = np.empty(self.uuid.size * COUNTER_BYTES + SLACK_BYTES, np.uint8)
+        used = encode_counters(self.uuid, self.t_ns - base_ns, self.value, out)
+        return self.described + out[:used].tobytes()
+
+
+def traffic_counters(run: Run, tracks: Tracks, uuid: int) -> Counters:
+    """Return bytes per second over time of each process, layer and direction.
+
+    Layers stay apart, because a message that passes two of them is seen in both.
+
+    Args:
+        run: The run with its table ``timeline`` and the facts ``timeline_ns`` and ``bin_ns``.
+        tracks: Those of the run.
+        uuid: Number of the first counter.
+    """
+    proc, layer, bins = (
+        run.column("timeline", name).astype(np.int64) for name in ("proc", "layer", "bin")
+    )
+    direction = _direction(run.column("timeline", "op"))
+    size_bytes = run.column("timeline", "size_bytes").astype(np.float64)
+    stream = direction << 40 | proc << 8 | layer
+
+    def described(stream: int) -> tuple[str, int]:
+        name = f"{layer_text(stream & 0xFF)} {DIRECTIONS[stream >> 40]}"
+        return name, tracks.number(Track.PROCESS, stream >> 8 & 0xFFFFFFFF)
+
+    use = direction >= 0
+    return _rates(run, stream[use], bins[use], size_bytes[use], described, uuid)
+
+
+def amounts_of(part: Partition, tracks: Tracks) -> np.ndarray:
+    """Return what queue pairs carried in a partition, in bins of its own, as ``AMOUNT`` rows.
+
+    Bins are as in the table ``timeline``: aligned to their width, a power of two that is at most
+    the run's; so they can be joined to the run's later.
+    """
+    if tracks.qps.keys.size == 0:
+        return np.empty(0, AMOUNT)
+    mine = np.flatnonzero(part.column("ops", "layer") == Layer.VERBS)
+    qp = tracks.qps.channel[part.column("ops", "channel")[mine]]
+    direction = _direction(part.column("ops", "op")[mine])
+    use = (qp >= 0) & (direction >= 0)
+    mine, stream = mine[use], 2 * qp[use].astype(np.int64) + direction[use]
+    if mine.size == 0:
+        return np.empty(0, AMOUNT)
+    t_ns = part.column("ops", "t_ns")[mine]
+    shift = _BIN_SHIFT_MIN
+    while (int(t_ns.max()) >> shift) - (int(t_ns.min()) >> shift) >= _BINS:
+        shift += 1
+    streams, place = np.unique(stream, return_inverse=True)
+    first = int(t_ns.min()) >> shift
+    cell = place * _BINS + ((t_ns >> shift) - first)
+    size_bytes = np.bincount(cell, part.column("ops", "size_bytes")[mine].astype(np.float64))
+    used = np.flatnonzero(size_bytes)
+    amounts = np.empty(used.size, AMOUNT)
+    amounts["stream"] = streams[used // _BINS]
+    amounts["begin_ns"] = (used % _BINS + first) << shift
+    amounts["size_bytes"] = size_bytes[used]
+    return amounts
+
+
+def object_counters(
+    run: Run, tracks: Tracks, pieces: Sequence[np.ndarray], uuid: int
+) -> list[Counters]:
+    """Return bytes per second over time of each queue pair, and of each NIC.
+
+    A NIC's is the sum over the queue pairs of all processes that go through it.
+
+    Args:
+        run: The run with the facts ``timeline_ns`` and ``bin_ns``.
+        tracks: Those of the run.
+        pieces: ``AMOUNT`` rows.
+        uuid: Number of the first counter.
+    """
+    begin_ns, bin_ns = fact_ns(run, "timeline_ns"), fact_ns(run, "bin_ns")
+    found = [
+        _sums(amounts["stream"] << 32 | (amounts["begin_ns"] - begin_ns) // bin_ns, amounts)
+        for amounts in pieces
+    ]
+    key = np.concatenate([np.empty(0, np.int64), *(key for key, _ in found)])
+    size_bytes = np.concatenate([np.empty(0), *(size for _, size in found)])
+    stream, bins = key >> 32, key & 0xFFFFFFFF
+
+    def of_qp(stream: int) -> tuple[str, int]:
+        return DIRECTIONS[stream & 1], tracks.number(Track.QUEUE_PAIR, stream >> 1)
+
+    def of_nic(stream: int) -> tuple[str, int]:
+        return DIRECTIONS[stream & 1], tracks.number(Track.NIC, stream >> 1)
+
+    qps = _rates(run, stream, bins, size_bytes, of_qp, uuid)
+    nic = tracks.nics.of_qp[stream >> 1].astype(np.int64)
+    use = nic >= 0
+    stream = 2 * nic[use] + (stream[use] & 1)
+    return [qps, _rates(run, stream, bins[use], size_bytes[use], of_nic, qps.next_uuid)]
+
+
+def _sums(key: np.ndarray, amounts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    keys, place = np.unique(key, return_inverse=True)
+    return keys, np.bincount(place, amounts["size_bytes"], keys.size)
+
+
+def _direction(op: np.ndarray) -> np.ndarray:
+    """Return the place in ``DIRECTIONS`` i8[n] of each operation, -1 for neither."""
+    of_op = np.full(256, -1, np.int64)
+    for direction, ops in enumerate((EGRESS, INGRESS)):
+        of_op[[int(one) for one in ops]] = direction
+    found: np.ndarray = of_op[op]
+    return found
+
+
+def _rates(
+    run: Run,
+    stream: np.ndarray,
+    bins: np.ndarray,
+    size_bytes: np.ndarray,
+    described: Callable[[int], tuple[str, int]],
+    uuid: int,
+) -> Counters:
+    """Return bytes per second over time, a counter for each stream, in the order of streams.
+
+    A value holds for its bin; after the last bin with traffic, and in gaps, there is a zero.
+
+    Args:
+        run: The run with the facts ``timeline_ns`` and ``bin_ns``.
+        stream: i8[n], any number.
+        bins: i8[n], below 2^32.
+        size_bytes: f8[n].
+        described: From a stream to the name of its counter, and the track that it stands below.
+        uuid: Number of the first counter.
+    """
+    begin_ns, bin_ns = fact_ns(run, "timeline_ns"), fact_ns(run, "bin_ns")
+    streams, which = np.unique(stream, return_inverse=True)
+    places, place = np.unique(which << 32 | bins, return_inverse=True)
+    rate = np.bincount(place, size_bytes, places.size) * 1e9 / bin_ns
+    gaps = np.setdiff1d(places + 1, places, assume_unique=True)
+    at = np.concatenate([places, gaps])
+    value = np.concatenate([rate, np.zeros(gaps.size)])
+    order = np.argsort(at, kind="stable")
+    at = at[order]
+    t_ns = begin_ns + (at & 0xFFFFFFFF) * bin_ns
+    names = [described(number) for number in streams.tolist()]
+    tracks = b"".join(
+        packets.track(uuid + k, packets.counter("B/s"), name=name, parent=parent)
+        for k, (name, parent) in enumerate(names)
+    )
+    parents = [parent for _, parent in names]
+    return Counters(uuid + (at >> 32), t_ns, value[order], tracks, parents, uuid + len(names))
+
+
+def mark_counters(
+    marks: np.ndarray, key: np.ndarray, texts: Sequence[str], tracks: Tracks, uuid: int
+) -> Counters:
+    """Return the counters that the program itself set, one track per process and name.
+
+    Args:
+        marks: ``MARK`` rows of the whole run.
+        key: u4, name of each.
+        texts: Names by key.
+        tracks: Those of the run.
+        uuid: Number of the first counter.
+    """
+    mine = marks["kind"] == MarkKind.COUNTER
+    streams, stream = np.unique(
+        marks["proc"][mine].astype(np.int64) << 32 | key[mine], return_inverse=True
+    )
+    parents = [tracks.number(Track.PROCESS, number >> 32) for number in streams.tolist()]
+    described = b"".join(
+        packets.track(
+            uuid + k, packets.counter(""), name=texts[number & 0xFFFFFFFF], parent=parents[k]
+        )
+        for k, number in enumerate(streams.tolist())
+    )
+    t_ns, value = marks["t_ns"][mine], marks["value"][mine]
+    return Counters(uuid + stream, t_ns, value, described, parents, uuid + streams.size)

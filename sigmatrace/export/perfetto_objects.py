@@ -1,0 +1,163 @@
+"""Objects that have tracks of their own: queue pairs, and the ports of NICs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from sigmatrace.export.kernels.objects import find_objects
+from sigmatrace.partition import Run
+from sigmatrace.schema import Columns, Dir, Layer
+
+QUEUE_PAIR = "ib_qp"
+OBJECT_COLUMNS: Columns = {
+    "endpoints": {
+        "proc": "i4",
+        "object": "u4",
+        "layer": "u1",
+        "type": "str",
+        "local": "str",
+        "peer": "str",
+        "life": "u4",
+    },
+    "channels": {"proc": "i4", "object": "u4", "dir": "u1", "layer": "u1"},
+    "routes": {"src_proc": "i4", "dst_proc": "i4"},
+    "ports": {"proc": "i4", "object": "u4", "device": "str", "port": "u1", "lid": "u4"},
+    "gids": {"proc": "i4", "port": "u4", "gid": "str"},
+}
+"""Columns read here."""
+
+_SEVERAL = -2
+
+
+@dataclass(frozen=True)
+class QueuePairs:
+    """The connections of queue pairs of a run, ordered by process and object.
+
+    Attributes:
+        keys: i8[q], ``proc << 32 | object``, ascending.
+        channel: i4[c], queue pair of each channel, -1 = of none.
+        run: Where their names are.
+        rows: i8[q], row of each in the table ``endpoints``.
+    """
+
+    keys: np.ndarray
+    channel: np.ndarray
+    run: Run
+    rows: np.ndarray
+
+    @classmethod
+    def of(cls, run: Run) -> QueuePairs:
+        """Return the queue pairs of a run, from its index."""
+        is_verbs = run.column("endpoints", "layer") == Layer.VERBS
+        rows = np.flatnonzero(is_verbs)
+        if rows.size:
+            rows = rows[run.column("endpoints", "type")[rows] == QUEUE_PAIR]
+        keys = _keys(run, "endpoints")[rows]
+        order = np.argsort(keys, kind="stable")
+        keys, rows = keys[order], rows[order]
+        channel = np.full(run.tables["channels"].num_rows, -1, np.int32)
+        if keys.size:
+            channel = find(keys, *(run.column("channels", name) for name in ("proc", "object")))
+            channel[run.column("channels", "layer") != Layer.VERBS] = -1
+        return cls(keys, channel, run, rows)
+
+    @property
+    def proc(self) -> np.ndarray:
+        """i8[q], process of each."""
+        return self.keys >> 32
+
+    def name(self, row: int) -> str:
+        """Return ``QP 0x11 → rank 3``, with the peer's own name where its process is unknown."""
+        local, peer, life = (self._text(key, row) for key in ("local", "peer", "life"))
+        _, _, qpn = local.rpartition(":")
+        name = f"QP 0x{qpn}" if qpn else f"QP of object {int(self.keys[row]) & 0xFFFFFFFF}"
+        proc = int(self._peers[row])
+        if proc >= 0:
+            peer = self.run.tables["processes"].column("label")[proc].as_py()
+        elif proc == _SEVERAL:
+            peer = "several"
+        name += f" → {peer}" if peer else ""
+        return f"{name} (connection {life + 1})" if life else name
+
+    def _text(self, column: str, row: int) -> Any:
+        return self.run.tables["endpoints"].column(column)[int(self.rows[row])].as_py()
+
+    @cached_property
+    def _peers(self) -> np.ndarray:
+        """Process at the other end of each, -1 = not known, or ``_SEVERAL``."""
+        out = self.run.column("channels", "dir") == Dir.OUT
+        other = np.where(
+            out, self.run.column("routes", "dst_proc"), self.run.column("routes", "src_proc")
+        )
+        use = (self.channel >= 0) & (other >= 0)
+        low = np.full(self.keys.size, np.iinfo(np.int32).max, np.int32)
+        high = np.full(self.keys.size, -1, np.int32)
+        np.minimum.at(low, self.channel[use], other[use])
+        np.maximum.at(high, self.channel[use], other[use])
+        return np.where((high >= 0) & (low != high), _SEVERAL, high)
+
+
+@dataclass(frozen=True)
+class Nics:
+    """The ports of NICs that queue pairs of a run go through.
+
+    Attributes:
+        names: What a user sees, by number.
+        of_qp: i4[q], port of each queue pair, -1 = not known.
+    """
+
+    names: Sequence[str]
+    of_qp: np.ndarray
+
+    @classmethod
+    def of(cls, run: Run, qps: QueuePairs) -> Nics:
+        """Return the ports of a run, from its index.
+
+        One that several processes of a host opened is one. A queue pair whose address is that of
+        no known port goes through one named by this address.
+        """
+        hosts = run.tables["processes"].column("host").to_pylist()
+        known = _ports(run, hosts)
+        local = run.tables["endpoints"].column("local")
+        numbers: dict[tuple[str, str], int] = {}
+        of_qp = np.full(qps.keys.size, -1, np.int32)
+        for qp, (proc, row) in enumerate(zip(qps.proc.tolist(), qps.rows.tolist(), strict=True)):
+            place = local[row].as_py().partition(":")[2].rpartition(":")[0]
+            if place:
+                address = hosts[proc], place.partition("/")[0]
+                key = hosts[proc], known.get(address, place)
+                of_qp[qp] = numbers.setdefault(key, len(numbers))
+        return cls([f"{name} ({host})" for host, name in numbers], of_qp)
+
+
+def find(keys: np.ndarray, proc: np.ndarray, thing: np.ndarray) -> np.ndarray:
+    """Return the place in ``keys`` of each object, i4[n]; -1 where it is not."""
+    found = np.empty(proc.size, np.int32)
+    find_objects(proc, thing, keys, found)
+    return found
+
+
+def _keys(run: Run, table: str) -> np.ndarray:
+    keys: np.ndarray = run.column(table, "proc").astype(np.int64) << 32
+    keys |= run.column(table, "object")
+    return keys
+
+
+def _ports(run: Run, hosts: Sequence[str]) -> Mapping[tuple[str, str], str]:
+    """Return the names of ports, by host and address: a GID in hex, or ``lid`` and the LID."""
+    names: dict[tuple[int, int], str] = {}
+    found: dict[tuple[str, str], str] = {}
+    columns = ("proc", "object", "device", "port", "lid")
+    ports = (run.tables["ports"].column(name).to_pylist() for name in columns)
+    for proc, thing, device, port, lid in zip(*ports, strict=True):
+        names[proc, thing] = found[hosts[proc], f"lid{lid}"] = f"{device} port {port}"
+    gids = (run.tables["gids"].column(name).to_pylist() for name in ("proc", "port", "gid"))
+    for proc, port, gid in zip(*gids, strict=True):
+        if (proc, port) in names:
+            found[hosts[proc], gid] = names[proc, port]
+    return found

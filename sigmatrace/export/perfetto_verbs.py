@@ -1,0 +1,184 @@
+"""Completions and requests of libibverbs as rows of their queue pairs' tracks.
+
+A completion of the send queue is a slice from the posting to the poll that returned it; slices
+of one queue pair overlap freely, so no lane holds one inside another. An arrival is an instant:
+its buffer was posted long before, and that is an argument. A send request is an instant, too.
+Numbers are those of ``infiniband/verbs.h``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from sigmatrace.export.perfetto_objects import find
+from sigmatrace.export.perfetto_rows import Argument, Kind, Rows
+from sigmatrace.export.perfetto_tracks import Track, Tracks
+from sigmatrace.export.verbs_names import (
+    completion_text,
+    request_text,
+    send_flags_text,
+    status_text,
+)
+from sigmatrace.partition import Partition
+from sigmatrace.schema import NO_POSITION, Columns, Queue
+
+VERBS_COLUMNS: Columns = {
+    "requests": {
+        "proc": "i4",
+        "t_ns": "i8",
+        "wr_id": "u8",
+        "raddr": "u8",
+        "size_bytes": "u4",
+        "rkey": "u4",
+        "imm": "u4",
+        "object": "u4",
+        "position": "u4",
+        "opcode": "u1",
+        "sges": "u1",
+        "flags": "u1",
+        "queue": "u1",
+    },
+    "cqes": {
+        "proc": "i4",
+        "t_ns": "i8",
+        "posted_ns": "i8",
+        "posted_tsc": "u8",
+        "wr_id": "u8",
+        "size_bytes": "u4",
+        "imm": "u4",
+        "object": "u4",
+        "position": "u4",
+        "first": "u4",
+        "opcode": "u1",
+        "status": "u1",
+        "flags": "u1",
+        "queue": "u1",
+    },
+}
+"""Columns read here."""
+
+_ADDRESSED = (0, 1, 4, 5, 6, 14, 15)
+_WITH_IMM = (1, 3, 7, 9)
+_WC_WITH_IMM, _WC_WITH_INV = 2, 8
+_TEXTS = 256
+
+_COMPLETION = (
+    Argument("size_bytes", Kind.U64),
+    Argument("wr_id", Kind.HEX),
+    Argument("position", Kind.U64),
+    Argument("status", Kind.TEXT),
+    Argument("imm", Kind.HEX),
+    Argument("retires", Kind.U64),
+    Argument("posted_before_ns", Kind.I64),
+)
+_REQUEST = (
+    Argument("size_bytes", Kind.U64),
+    Argument("wr_id", Kind.HEX),
+    Argument("position", Kind.U64),
+    Argument("raddr", Kind.HEX),
+    Argument("rkey", Kind.HEX),
+    Argument("imm", Kind.HEX),
+    Argument("sges", Kind.U64),
+    Argument("flags", Kind.TEXT),
+)
+
+
+def cqe_rows(part: Partition, tracks: Tracks) -> Rows:
+    """Return a partition's completions; those of a queue pair that is not known are left out."""
+    row = _table(part, "cqes", tracks)
+    is_send = row["queue"] == Queue.SEND
+    timed = row["posted_tsc"] != 0
+    waited = row["t_ns"] - row["posted_ns"]
+    is_slice = is_send & timed & (waited > 0)
+    known = row["position"] != NO_POSITION
+    retires = row["position"] - row["first"] + np.uint32(1)
+    with_imm = (row["flags"] & (_WC_WITH_IMM | _WC_WITH_INV)) != 0
+    has_size = (row["size_bytes"] != 0) | (~is_send & (row["status"] == 0))
+    kinds = np.where(is_send, Track.QUEUE_PAIR, Track.ARRIVALS)
+    return Rows(
+        track=_numbers(tracks, kinds, row["qp"]),
+        begin_ns=np.where(is_slice, row["posted_ns"], row["t_ns"]),
+        length_ns=np.where(is_slice, waited, 0),
+        depth=np.zeros(is_send.size, np.uint8),
+        name=row["opcode"].astype(np.uint32),
+        shown=_bits(
+            has_size,
+            np.ones(is_send.size, bool),
+            known,
+            row["status"] != 0,
+            with_imm,
+            is_send & known & (retires > 1),
+            ~is_send & timed,
+        ),
+        flow=np.zeros(is_send.size, np.uint64),
+        values=_values(
+            *(row[name] for name in ("size_bytes", "wr_id", "position", "status", "imm")),
+            retires,
+            waited,
+        ),
+        arguments=_COMPLETION,
+        name_text=completion_text,
+        value_text=status_text,
+        texts=_TEXTS,
+        nests=False,
+    )
+
+
+def request_rows(part: Partition, tracks: Tracks) -> Rows:
+    """Return a partition's send requests.
+
+    Posted receives, and requests of a queue pair that is not known, are left out.
+    """
+    row = _table(part, "requests", tracks, queue=Queue.SEND)
+    size = row["qp"].size
+    addressed = np.isin(row["opcode"], _ADDRESSED)
+    always = np.ones(size, bool)
+    return Rows(
+        track=_numbers(tracks, np.full(size, Track.REQUESTS), row["qp"]),
+        begin_ns=row["t_ns"],
+        length_ns=np.zeros(size, np.int64),
+        depth=np.zeros(size, np.uint8),
+        name=row["opcode"].astype(np.uint32),
+        shown=_bits(
+            *(always, always, always, addressed, addressed),
+            np.isin(row["opcode"], _WITH_IMM),
+            always,
+            row["flags"] != 0,
+        ),
+        flow=np.zeros(size, np.uint64),
+        values=_values(*(row[argument.name] for argument in _REQUEST)),
+        arguments=_REQUEST,
+        name_text=request_text,
+        value_text=send_flags_text,
+        texts=_TEXTS,
+    )
+
+
+def _table(
+    part: Partition, table: str, tracks: Tracks, queue: int | None = None
+) -> Mapping[str, np.ndarray]:
+    """Return the columns of a table, of rows of known queue pairs; ``qp``: which one."""
+    columns = {name: part.column(table, name) for name in VERBS_COLUMNS[table]}
+    qp = find(tracks.qps.keys, columns["proc"], columns["object"])
+    use = qp >= 0 if queue is None else (qp >= 0) & (columns["queue"] == queue)
+    columns["qp"] = qp
+    return columns if use.all() else {name: values[use] for name, values in columns.items()}
+
+
+def _numbers(tracks: Tracks, kinds: np.ndarray, places: np.ndarray) -> np.ndarray:
+    numbers: np.ndarray = np.array(tracks.first, np.int64)[kinds] + places
+    return numbers.astype(np.uint32)
+
+
+def _bits(*columns: np.ndarray) -> np.ndarray:
+    """Return bit k of u2[n] set where ``columns[k]`` is true."""
+    bits = np.zeros(columns[0].size, np.uint16)
+    for k, column in enumerate(columns):
+        bits |= column.astype(np.uint16) << np.uint16(k)
+    return bits
+
+
+def _values(*columns: np.ndarray) -> list[np.ndarray]:
+    return [column.astype(np.uint64, copy=False) for column in columns]

@@ -1,0 +1,445 @@
+"""Queue pairs and NICs in Perfetto traces, judged by the real trace_processor."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from sigmatrace import api
+from sigmatrace.export.perfetto import OUTPUT
+from sigmatrace.schema import NO_POSITION, Dir, Kind, Layer, Op, Queue, Schema
+from sigmatrace.testing.write import RankFile, records
+from tests.perfetto_inputs import BASE, BIN, OUTER, partition, receive, run, send
+
+MASK = 2**64 - 1
+GID_A, GID_B = "0a" * 16, "0b" * 16
+ENDPOINTS = [
+    {"proc": 0, "object": 7, "local": f"ib:{GID_A}:11", "peer": f"ib:{GID_B}:22"},
+    {"proc": 0, "object": 9, "local": f"ib:{GID_A}:12", "peer": "ib:77:33"},
+    {"proc": 0, "object": 12, "local": f"ib:{GID_A}:11", "peer": f"ib:{GID_B}:22", "life": 1},
+    {"proc": 1, "object": 7, "local": f"ib:{GID_B}:22", "peer": f"ib:{GID_A}:11"},
+    {"proc": 1, "object": 8, "local": "ib:lid5/fe80:40"},
+    {"proc": 1, "object": 3, "local": "", "peer": ""},
+]
+CHANNELS = [
+    {"proc": 0, "object": 7, "dir": Dir.OUT},
+    {"proc": 1, "object": 7, "dir": Dir.IN},
+    {"proc": 0, "object": 9, "dir": Dir.OUT},
+    {"proc": 1, "object": 8, "dir": Dir.IN},
+    {"proc": 0, "object": 7, "dir": Dir.OUT, "layer": Layer.UCT},
+]
+ROUTES = [
+    {"src_proc": 0, "dst_proc": 1},
+    {"src_proc": 0, "dst_proc": 1},
+    {"src_proc": 0, "dst_proc": -1},
+    {"src_proc": 0, "dst_proc": 1},
+    {"src_proc": 0, "dst_proc": 0},
+]
+PORTS = [
+    {"proc": 0, "object": 2, "device": "mlx5_0", "port": 1},
+    {"proc": 1, "object": 2, "device": "mlx5_1", "port": 2, "lid": 5},
+]
+GIDS = [{"proc": 0, "port": 2, "gid": GID_A}]
+TRACKS = """
+with recursive up(id, path) as (
+  select id, name from track where parent_id is null
+  union all select t.id, ifnull(u.path || '/', '') || t.name
+  from track t join up u on t.parent_id = u.id)
+"""
+SLICES = f"""
+{TRACKS}
+select s.ts, s.dur, s.depth, s.name, path, p.name as process, s.arg_set_id, s.track_id
+from slice s join up on up.id = s.track_id
+left join process_track k on k.id = s.track_id left join process p using (upid)
+order by s.ts, s.dur desc, s.id
+"""
+
+
+def verbs_run(**more):
+    endpoints = [{"layer": Layer.VERBS, "type": "ib_qp", **row} for row in ENDPOINTS]
+    endpoints.append({"proc": 0, "object": 20, "layer": Layer.UCT, "type": "uct_ep"})
+    channels = [{"channel": n, "layer": Layer.VERBS, **row} for n, row in enumerate(CHANNELS)]
+    routes = [{"channel": n, **row} for n, row in enumerate(ROUTES)]
+    objects = {"channels": channels, "routes": routes, "ports": PORTS, "gids": GIDS}
+    return run(endpoints=endpoints, **objects, **more)
+
+
+def cqe(posted, t, position=0, proc=0, thing=7, **more):
+    """A completion of the send queue; ``posted`` None: not known."""
+    known = {"posted_ns": BASE + posted, "posted_tsc": 1} if posted is not None else {}
+    row = {"t": t, "proc": proc, "object": thing, "position": position, "first": position}
+    return {**row, "queue": Queue.SEND, "opcode": 1, **known, **more}
+
+
+def request(t, position=0, proc=0, thing=7, **more):
+    row = {"t": t, "proc": proc, "object": thing, "position": position, "queue": Queue.SEND}
+    return {**row, **more}
+
+
+@pytest.fixture
+def slices(load):
+    """Exports partitions of ``verbs_run`` and returns the slices of queue pairs, with arguments."""
+
+    def slices(*parts):
+        tp, exported = load(*parts, of=verbs_run())
+        rows = [row for row in tp.query(SLICES) if "QPs" in (row["path"] or "")]
+        for row in rows:
+            found = tp.query(
+                "select key, int_value, string_value, value_type from args"
+                f" where arg_set_id = {row['arg_set_id'] or 0}"
+            )
+            row["args"] = {
+                one["key"].removeprefix("debug."): one["string_value"]
+                if one["value_type"] == "string"
+                else one["int_value"] & MASK
+                for one in found
+                if one["key"].startswith("debug.")
+            }
+        return rows, exported
+
+    return slices
+
+
+def test_queue_pairs_stand_below_their_rank_with_the_peer_in_their_name(load):
+    things = [(0, 7), (0, 9), (0, 12), (1, 7), (1, 3)]
+    rows = [cqe(10, 20, proc=proc, thing=thing) for proc, thing in things]
+    tp, _ = load(partition(0, cqes=rows), of=verbs_run())
+    found = [row for row in tp.query(SLICES) if "QP" in row["path"]]
+    assert {(row["process"], row["path"]) for row in found} == {
+        ("rank 0 (a)", "QPs/QP 0x11 → rank 1"),
+        ("rank 0 (a)", "QPs/QP 0x12 → ib:77:33"),
+        ("rank 0 (a)", f"QPs/QP 0x11 → ib:{GID_B}:22 (connection 2)"),
+        ("rank 1 (b)", "QPs/QP 0x22 → rank 0"),
+        ("rank 1 (b)", "QPs/QP of object 3"),
+    }
+    assert tp.value("select count(*) from track where name = 'NICs'") == 0
+
+
+def test_a_completion_is_a_slice_with_exact_arguments(slices):
+    rows, exported = slices(
+        partition(
+            0,
+            cqes=[
+                cqe(10, 25, 5, wr_id=2**64 - 1, first=2),
+                cqe(30, 40, 2**32 - 2, wr_id=2**63, status=12, opcode=0),
+                cqe(None, 50, NO_POSITION, opcode=99, status=200, flags=2, imm=2**32 - 1),
+                cqe(70, 60, 6),
+            ],
+        )
+    )
+    keys = ("ts", "dur", "name", "path", "args")
+    where = "QPs/QP 0x11 → rank 1"
+    assert [tuple(row[key] for key in keys) for row in rows] == [
+        (10, 15, "rdma_write", where, {"wr_id": 2**64 - 1, "position": 5, "retires": 4}),
+        (30, 10, "send", where, {"wr_id": 2**63, "position": 2**32 - 2, "status": "retry_exc_err"}),
+        (50, 0, "opcode 99", where, {"wr_id": 0, "status": "status 200", "imm": 2**32 - 1}),
+        (60, 0, "rdma_write", where, {"wr_id": 0, "position": 6}),
+    ]
+    assert exported.counts["cqe_records"] == 4
+    assert exported.counts["cqe_left_out"] == 0
+
+
+def test_arrivals_are_instants_that_say_how_long_before_they_were_posted(slices):
+    arrived = {"opcode": 129, "flags": 2, "imm": 77, "size_bytes": 64, "proc": 1}
+    rows, _ = slices(
+        partition(
+            0,
+            cqes=[
+                cqe(10, 25, 5, queue=Queue.RECV, **arrived),
+                cqe(None, 30, NO_POSITION, queue=Queue.SHARED, proc=1, opcode=128),
+                cqe(20, 40, 6, queue=Queue.RECV, proc=1, opcode=128, status=5),
+            ],
+        )
+    )
+    keys = ("ts", "dur", "name", "path", "args")
+    where = "QPs/QP 0x22 → rank 0/arrivals"
+    first = {"size_bytes": 64, "wr_id": 0, "position": 5, "imm": 77, "posted_before_ns": 15}
+    last = {"wr_id": 0, "position": 6, "status": "wr_flush_err", "posted_before_ns": 20}
+    assert [tuple(row[key] for key in keys) for row in rows] == [
+        (25, 0, "recv_rdma_with_imm", where, first),
+        (30, 0, "recv", where, {"size_bytes": 0, "wr_id": 0}),
+        (40, 0, "recv", where, last),
+    ]
+
+
+def test_requests_show_where_they_go_and_posted_receives_are_left_out(slices):
+    large = {"raddr": 2**64 - 2, "rkey": 2**32 - 1, "wr_id": 2**63 + 1, "size_bytes": 2**32 - 1}
+    rows, exported = slices(
+        partition(
+            0,
+            requests=[
+                request(10, 2**32 - 1, opcode=1, imm=5, sges=255, flags=2 | 8 | 64, **large),
+                request(20, 0, opcode=2, sges=1, raddr=3, rkey=4),
+                request(25, 0, opcode=255, queue=Queue.RECV),
+                request(25, 0, opcode=255, queue=Queue.SHARED, thing=33),
+                request(30, 0, thing=99),
+            ],
+            cqes=[cqe(10, 20, thing=99), cqe(10, 20, thing=20)],
+        )
+    )
+    assert [(row["ts"], row["name"], row["path"], row["args"]) for row in rows] == [
+        (
+            10,
+            "rdma_write_with_imm",
+            "QPs/QP 0x11 → rank 1/requests",
+            {
+                **large,
+                "position": 2**32 - 1,
+                "imm": 5,
+                "sges": 255,
+                "flags": "signaled inline 0x40",
+            },
+        ),
+        (
+            20,
+            "send",
+            "QPs/QP 0x11 → rank 1/requests",
+            {"size_bytes": 0, "wr_id": 0, "position": 0, "sges": 1},
+        ),
+    ]
+    counts = exported.counts
+    assert (counts["request_records"], counts["request_left_out"]) == (2, 3)
+    assert (counts["cqe_records"], counts["cqe_left_out"]) == (0, 2)
+
+
+def in_flight(chance, count, depth):
+    """(posted, completed) of requests that complete in order, up to ``depth`` at a time."""
+    posted, ends, t = [], [], 0
+    for k in range(count):
+        t = max(t + chance.randrange(1, 9), ends[k - depth] if k >= depth else 0)
+        posted.append(t)
+        ends.append(max(t + chance.randrange(1, 90), (ends[-1] if ends else 0) + 1))
+    return list(zip(posted, ends, strict=True))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_requests_in_flight_never_share_a_lane_at_a_time_across_partitions(slices, seed):
+    chance = random.Random(seed)
+    flights = in_flight(chance, 400, 16)
+    cuts = sorted(chance.sample(range(400), 4))
+    parts = [
+        partition(n, cqes=[cqe(*flights[k], k) for k in range(a, b)])
+        for n, (a, b) in enumerate(zip([0, *cuts], [*cuts, 400], strict=True))
+    ]
+    rows, exported = slices(*parts)
+    assert sorted((row["ts"], row["ts"] + row["dur"]) for row in rows) == sorted(flights)
+    assert {row["depth"] for row in rows} == {0}
+    assert {row["path"].split("/")[1] for row in rows} == {"QP 0x11 → rank 1"}
+    lanes = {row["path"].split("/")[-1] for row in rows} - {"QP 0x11 → rank 1"}
+    assert len(lanes) <= 16
+    assert lanes == {f"lane {n}" for n in range(2, 2 + len(lanes))}
+    assert exported.counts["slices"] == 400
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_completions_in_any_order_keep_their_times(slices, seed):
+    """Several threads poll, partitions interleave: lanes of all of them overlap in time."""
+    chance = random.Random(seed)
+    begins = [chance.randrange(300) for _ in range(120)]
+    flights = [(begin, begin + chance.randrange(1, 80), k) for k, begin in enumerate(begins)]
+    parts = [
+        partition(n, cqes=[cqe(begin, end, k) for begin, end, k in flights[n::4]]) for n in range(4)
+    ]
+    rows, _ = slices(*parts)
+    found = [(row["ts"], row["ts"] + row["dur"], row["args"]["position"]) for row in rows]
+    assert sorted(found) == sorted(flights)
+    assert {row["depth"] for row in rows} == {0}
+
+
+def plain_depth(posts, ends):
+    """Outstanding requests over time, counted one by one: {time: depth}."""
+    found = {}
+    for t in sorted({*posts, *ends}):
+        found[t] = sum(p <= t for p in posts) - sum(e <= t for e in ends)
+    return found
+
+
+def depths(tp):
+    """Values of the counters ``outstanding`` by (process, queue pair)."""
+    rows = tp.query(
+        "select c.ts, c.value, q.name as qp, p.name as process, k.unit from counter c"
+        " join track t on c.track_id = t.id join track q on q.id = t.parent_id"
+        " join process_counter_track k on k.id = t.id"
+        " join process p using (upid) where t.name = 'outstanding' order by c.ts"
+    )
+    assert {row["unit"] for row in rows} <= {"requests"}
+    found = {}
+    for row in rows:
+        found.setdefault((row["process"], row["qp"]), []).append((row["ts"], row["value"]))
+    return found
+
+
+@pytest.mark.parametrize("first", [0, 2**32 - 100])
+def test_outstanding_requests_are_counted_across_partitions_and_unsignaled_ones(load, first):
+    """Posts and completions of one time lie in different partitions, every third is signaled."""
+    chance = random.Random(5)
+    flights = in_flight(chance, 300, 24)
+    posts = [request(p, (first + k) % 2**32) for k, (p, _) in enumerate(flights)]
+    signaled = range(2, 300, 3)
+    ends = [cqe(*flights[k], (first + k) % 2**32, first=(first + k - 2) % 2**32) for k in signaled]
+    parts = [
+        partition(0, requests=posts[:100], cqes=ends[:20]),
+        partition(1, requests=posts[100:]),
+        partition(2, cqes=ends[20:]),
+    ]
+    tp, exported = load(*parts, of=verbs_run())
+    expected = plain_depth([p for p, _ in flights], [flights[k - k % 3 + 2][1] for k in range(300)])
+    ((_, values),) = depths(tp).items()
+    assert max(d for _, d in values) > 10
+    known: list[tuple[int, int]] = []
+    for t, depth in expected.items():
+        if not known or depth != known[-1][1]:
+            known.append((t, depth))
+    assert values == known
+    assert exported.counts["object_counters"] == len(values)
+
+
+def test_lost_posts_and_completions_do_not_shift_the_count(load):
+    """Positions tell what was lost in between."""
+    posts = [request(10 * k, k) for k in range(20) if k not in (3, 4, 5, 11)]
+    ends = [cqe(10 * k, 10 * k + 25, k) for k in range(20) if k not in (7, 8)]
+    tp, _ = load(partition(0, requests=posts, cqes=ends), of=verbs_run())
+    ((_, values),) = depths(tp).items()
+    assert values[-1] == (215, 0)
+    assert max(depth for _, depth in values) <= 5
+    assert min(depth for _, depth in values) == 0
+
+
+def test_bytes_per_second_of_queue_pairs_and_nics(load):
+    """A NIC's rate is the sum over its queue pairs; other layers do not count."""
+    verbs = {"layer": Layer.VERBS}
+    ops = [
+        send(100, channel=0, size_bytes=1000, **verbs),
+        send(200, channel=0, size_bytes=500, **verbs),
+        send(900, channel=2, size_bytes=7, op=Op.PUT, **verbs),
+        send(1100, channel=0, size_bytes=40, op=Op.GET, **verbs),
+        send(100, channel=4, size_bytes=10**6, layer=Layer.UCT),
+        receive(2500, channel=1, size_bytes=1000, **verbs),
+        receive(2600, channel=3, size_bytes=64, **verbs),
+    ]
+    parts = [partition(0, ops[:4]), partition(1, ops[4:])]
+    timeline = [{"bin": 0, "proc": 0, "layer": Layer.VERBS, "op": Op.SEND, "size_bytes": 1507}]
+    tp, exported = load(*parts, of=verbs_run(timeline=timeline))
+    per_byte = 1e9 / BIN
+    rows = tp.query(
+        "select c.ts, c.value, t.name, k.unit, q.name as owner, g.name as above from counter c"
+        " join track t on c.track_id = t.id join track q on q.id = t.parent_id"
+        " join counter_track k on k.id = t.id left join track g on g.id = q.parent_id"
+        " where q.name is not null order by q.name, c.ts"
+    )
+    assert {row["unit"] for row in rows} == {"B/s"}
+    found = {}
+    for row in rows:
+        key = row["above"], row["owner"], row["name"]
+        found.setdefault(key, []).append((row["ts"], round(row["value"] / per_byte)))
+    assert found == {
+        ("QPs", "QP 0x11 → rank 1", "egress"): [(0, 1500), (1000, 0)],
+        ("QPs", "QP 0x11 → rank 1", "ingress"): [(1000, 40), (2000, 0)],
+        ("QPs", "QP 0x12 → ib:77:33", "egress"): [(0, 7), (1000, 0)],
+        ("QPs", "QP 0x22 → rank 0", "ingress"): [(2000, 1000), (3000, 0)],
+        ("QPs", "QP 0x40 → rank 0", "ingress"): [(2000, 64), (3000, 0)],
+        ("NICs", "mlx5_0 port 1 (a)", "egress"): [(0, 1507), (1000, 0)],
+        ("NICs", "mlx5_0 port 1 (a)", "ingress"): [(1000, 40), (2000, 0)],
+        ("NICs", f"{GID_B} (b)", "ingress"): [(2000, 1000), (3000, 0)],
+        ("NICs", "mlx5_1 port 2 (b)", "ingress"): [(2000, 64), (3000, 0)],
+    }
+    assert exported.counts["object_counters"] == len(rows)
+
+
+def test_a_ucp_call_a_uct_call_and_a_post_nest_on_the_thread(load):
+    ops = [
+        send(12, depth=2, layer=Layer.VERBS, channel=0, call=0, op=Op.PUT, flow=3),
+        send(11, 6, depth=1, layer=Layer.UCT, channel=4),
+        send(10, 20, call=OUTER, layer=Layer.UCP),
+        receive(40, 3, layer=Layer.VERBS, channel=1),
+    ]
+    parts = [partition(0, ops, cqes=[cqe(12, 35)])]
+    tp, _ = load(*parts, of=verbs_run())
+    rows = tp.query(
+        "select s.ts, s.dur, s.depth, s.name, q.name as parent from slice s"
+        " join thread_track t on s.track_id = t.id left join slice q on q.id = s.parent_id"
+        " order by s.ts"
+    )
+    assert [tuple(row.values()) for row in rows] == [
+        (10, 20, 0, "ucp_tag_send_nbx", None),
+        (11, 6, 1, "fi_send", "ucp_tag_send_nbx"),
+        (12, 0, 2, "put", "fi_send"),
+        (40, 0, 0, "fi_recv", None),
+    ]
+    arrow = "select a.ts as sent, b.ts as got from flow join slice a on slice_out = a.id"
+    assert tp.query(f"{arrow} join slice b on slice_in = b.id") == [{"sent": 12, "got": 40}]
+
+
+def rank_file(folder, rank, qpn, peer_qpn, posts, arrivals):
+    """Write a rank of two on one host, with one queue pair; times in TSC ticks (2 per ns)."""
+    gid = bytes([10] * 16)
+    with RankFile(folder, pid=100 + rank, rank=rank, mode="full", layers=["verbs"]) as file:
+        device = file.object("ib_device", name="mlx5_0", node_guid=5)
+        port = file.object("ib_port", device=device, port=1)
+        file.object("ib_gid", port=port, index=0, gid=gid)
+        known = {"qpn": qpn, "dest_qpn": peer_qpn, "sgid": gid, "dgid": gid, "qp_type": "rc"}
+        qp = file.object("ib_qp", device=device, port=1, **known)
+        for tsc in (0, 2 * 10**9):
+            file.clock(10**12 + tsc, 10**18 + tsc // 2)
+        way = {"object": qp, "peer": qp, "kind": Kind.MSG, "layer": Layer.VERBS}
+        out = records(Schema.CHANNEL, 1, id=0, dir=Dir.OUT, **way)
+        into = records(Schema.CHANNEL, 1, id=1, dir=Dir.IN, **way)
+        for channel in (out, into):
+            channel["t_tsc"] = 10**12
+            file.chunk(Schema.CHANNEL, 100 + rank, channel)
+        at = [10**12 + 2 * t for t in posts]
+        row = {"t_tsc": at, "size_bytes": 64}
+        n, k = len(posts), range(len(posts))
+        sent = records(Schema.OP, n, op=Op.SEND, ordinal=k, aux=k, **row)
+        file.chunk(Schema.OP, 100 + rank, sent)
+        queue = {"object": qp, "queue": Queue.SEND, "position": k}
+        file.chunk(Schema.REQUEST, 100 + rank, records(Schema.REQUEST, n, opcode=2, **queue, **row))
+        ends = records(Schema.CQE, n, t_tsc=[t + 80 for t in at], posted_tsc=at, first=k, **queue)
+        file.chunk(Schema.CQE, 100 + rank, ends)
+        row = {"t_tsc": [10**12 + 2 * t for t in arrivals], "size_bytes": 64}
+        n, k = len(arrivals), range(len(arrivals))
+        got = records(Schema.OP, n, op=Op.RECV, ordinal=k, aux=k, channel=1, **row)
+        file.chunk(Schema.OP, 100 + rank, got)
+        queue = {"object": qp, "queue": Queue.RECV, "position": k}
+        came = records(Schema.CQE, n, opcode=128, first=k, **queue, **row)
+        file.chunk(Schema.CQE, 100 + rank, came)
+        posted = records(Schema.REQUEST, n, opcode=255, t_tsc=10**12, **queue)
+        file.chunk(Schema.REQUEST, 100 + rank, posted)
+        file.end()
+
+
+def test_rank_files_of_verbs_make_a_balanced_ledger_and_a_whole_trace(tmp_path, trace_processor):
+    (tmp_path / "run").mkdir()
+    posts = [1000 + 100 * k for k in range(50)]
+    rank_file(tmp_path / "run", 0, 0x11, 0x12, posts, [])
+    rank_file(tmp_path / "run", 1, 0x12, 0x11, [], [t + 30 for t in posts])
+    result = api.run(tmp_path / "run", export=["perfetto"], out=tmp_path / "out")
+    assert result.ledger["balanced"], [e for e in result.ledger["balance"] if not e["ok"]]
+    counts = result.ledger["exports"]["perfetto"]
+    assert (counts["cqe_records"], counts["request_records"]) == (100, 50)
+    assert (counts["cqe_left_out"], counts["request_left_out"]) == (0, 50)
+    assert counts["flows"] == 50
+    tp = trace_processor(result.out / OUTPUT)
+    assert tp.problems() == []
+    rows = [row for row in tp.query(SLICES) if row["path"] == "QPs/QP 0x11 → rank 1"]
+    assert [(row["dur"], row["name"]) for row in rows] == [(40, "send")] * 50
+    ((owner, values),) = depths(tp).items()
+    assert owner[1] == "QP 0x11 → rank 1"
+    assert [depth for _, depth in values] == [1, 0] * 50
+    posts = "select count(*), max(s.dur) as dur from slice s join thread_track t on t.id = track_id"
+    assert tp.query(f"{posts} where t.name is null") == [{"count(*)": 100, "dur": 0}]
+    nics = "select name from track where parent_id = (select id from track where name = 'NICs')"
+    assert [row["name"] for row in tp.query(nics)] == ["mlx5_0 port 1 (host)"]
+
+
+def test_a_program_without_a_rank_is_named_by_its_command(load):
+    processes = [
+        {"proc": 0, "label": "pid 100", "host": "vm", "pid": 100, "command": "'/a b/ib_send' -d x"},
+        {"proc": 1, "label": "pid 200", "host": "vm", "pid": 200},
+        {"proc": 2, "label": "rank 3", "rank": 3, "host": "vm", "pid": 300, "command": "/bin/app"},
+    ]
+    threads = [{"thread": n, "proc": n, "tid": 1 + n} for n in range(3)]
+    tp, _ = load(partition(0), of=run(processes, threads))
+    names = tp.query("select name from process where name is not null order by upid")
+    assert [row["name"] for row in names] == ["ib_send (vm)", "pid 200 (vm)", "rank 3 (vm)"]
