@@ -178,7 +178,8 @@ static void connect_link(struct link *l, int receives)
     bool datagram = l->type == IBV_QPT_UD, reliable = l->type == IBV_QPT_RC;
     struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = QKEY};
     init.qp_access_flags = ACCESS;
-    modify(l, init, IBV_QP_PKEY_INDEX | IBV_QP_PORT | (datagram ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS));
+    int access = datagram ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS;
+    modify(l, init, IBV_QP_PKEY_INDEX | IBV_QP_PORT | access);
     receive_into(l, NULL, receives);
     l->mine.psn = 1000 + LIFE_PSNS * (uint32_t)l->life;
     exchange(&l->mine, &l->other, sizeof(l->mine));
