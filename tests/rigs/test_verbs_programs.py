@@ -221,7 +221,7 @@ ERRORS: dict[tuple[str, int], tuple[list[int], list[int], list[int]]] = {
     ("destroyed", 0): (NONE, NONE, NONE),
 }
 KILLED = {("killed", 0): ([*[GOOD] * 5, RETRIES, *FAILED], [FLUSHED] * 2, [GOOD] * 5)}
-"""Both: statuses by phase and life: of the client's requests and receives, of the server's receives."""
+"""By phase and life: statuses of the client's requests and receives, of the server's receives."""
 
 
 def statuses(printed: Said) -> dict[tuple[str, int], tuple[list[int], ...]]:
