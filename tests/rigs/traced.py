@@ -75,9 +75,14 @@ def run_traced(
     *,
     port: int = PORT,
     layers: str = "verbs",
+    wire: bool = True,
     **more: Any,
 ) -> Traced:
-    """Runs a pair of programs traced, and correlates what they left; any loss is an error."""
+    """Runs a pair of programs traced, and correlates what they left; any loss is an error.
+
+    Args:
+        wire: The pipeline compares with the wire, too, and what differs is an error.
+    """
     run = rig.share / folder.name
     env = tracing(run, mode, layers)
 
@@ -86,10 +91,10 @@ def run_traced(
         run.mkdir()
 
     ran = run_pair(rig, folder, server, client, port=port, env=env, before=fresh, **more)
-    return correlated(ran, run, folder / "out", mode)
+    return correlated(ran, run, folder / "out", mode, wire=wire)
 
 
-def tracing(run: Path, mode: str, layers: str) -> dict[str, str]:
+def tracing(run: Path, mode: str, layers: str = "verbs") -> dict[str, str]:
     """The environment of programs that leave their trace in a folder of the share."""
     shims = dict.fromkeys(["core", *(SHIMS[layer] for layer in layers.split(","))])
     return {
@@ -101,11 +106,18 @@ def tracing(run: Path, mode: str, layers: str) -> dict[str, str]:
 
 
 def correlated(
-    ran: Ran, run: Path, out: Path, mode: str, export: Sequence[str] = ("parquet",)
+    ran: Ran,
+    run: Path,
+    out: Path,
+    mode: str,
+    export: Sequence[str] = ("parquet",),
+    *,
+    wire: bool = True,
+    strict: bool = True,
 ) -> Traced:
-    """Correlates what programs left in a folder; any loss is an error."""
-    overrides = [f"validate.pcap={ran.capture}"]
-    result = api.run(run, export=export, out=out, strict=True, overrides=overrides)
+    """Correlates what programs left in a folder; `strict`: any loss is an error."""
+    overrides = [f"validate.pcap={ran.capture}"] if wire else []
+    result = api.run(run, export=export, out=out, strict=strict, overrides=overrides)
     return Traced(ran, mode, result, _views(out / "parquet"))
 
 
