@@ -35,10 +35,6 @@ def text(
         lines += [f"  {path}" for path in made]
         if name in hints:
             lines.append(f"    {hints[name]}")
-        backwards = book["exports"][name].get("flows_backwards", 0)
-        if backwards:
-            shown = count_text(backwards)
-            lines.append(f"    {shown} without an arrow: received before sent (clocks)")
     lines += [f"  {out / name}" for name in (SUMMARY, LEDGER, RUN)]
     lines += [f"WARNING: the ledger does not balance: {x}" for x in ledger.violated(book)]
     return "\n".join(lines)

@@ -166,7 +166,7 @@ def test_arrows_of_hosts_whose_clocks_disagree(tmp_path, trace_processor):
     assert counts["flows"] == pairs - early
     assert pairs == made.ledger["stages"]["match"]["sends_matched"]
     assert made.ledger["balanced"]
-    assert f"{early} without an arrow: received before sent (clocks)" in made.text()
+    assert f"{early} messages without an arrow: received before sent (clocks)" in made.text()
 
 
 def cell_colours(image, size):
