@@ -43,6 +43,7 @@ def text(
 def _events(run: Run, book: Mapping[str, Any]) -> Iterator[str]:
     counts = {name: one["read"] + one["read_open"] for name, one in book["records"].items()}
     shown = {"op": "operation", "completion": "completion", "mark": "mark", "target": "target",
+             "request": "verbs request", "cqe": "verbs completion",
              "aggregate": "aggregate row"}  # fmt: skip
     parts = [counted(counts[key], word) for key, word in shown.items() if counts[key]]
     if counts["aggregate"]:
