@@ -33,6 +33,10 @@ class LayerInfo:
 
 
 _UCP_VERSION = "f=l.ucp_get_version_string; f.restype=c.c_char_p; print(f().decode())"
+# libibverbs does not tell its release; the file's name ends with it: libibverbs.so.1.14.44.0.
+_VERBS_VERSION = (
+    "import os; n=os.path.realpath(l._name); print(n.partition('.so.1.')[2].partition('.')[2])"
+)
 _OFI_VERSION = "v=l.fi_version(); print(f'{v >> 16}.{v & 65535}')"
 
 LAYERS: dict[str, LayerInfo] = {
@@ -41,6 +45,10 @@ LAYERS: dict[str, LayerInfo] = {
     # UCT lies below UCP: tracing both records each message twice, so UCT is for those who ask.
     "uct": LayerInfo(
         "ucx", "libucp", "libuct.so", "libucx-dev", _UCP_VERSION, default=False, groups=("ucx",)
+    ),
+    # Verbs lie below UCX and libfabric: with it, too, each message would be recorded twice.
+    "verbs": LayerInfo(
+        *("verbs", "libibverbs", "libibverbs.so", "libibverbs-dev"), _VERBS_VERSION, default=False
     ),
 }
 """By the name in ``--layers`` and in traces."""

@@ -94,7 +94,9 @@ def _endpoint_rows(objects: Objects, host: str) -> list[tuple[Any, ...]]:
 def _region(key: int, fields: Fields) -> tuple[Any, ...]:
     name = text(fields, "layer")
     layer = next((one for one in Layer if one.name.lower() == name), 0)
-    numbers = (integer(fields, what, 64) for what in ("key", "address", "length_bytes"))
+    # What the other end's addresses count from is `iova`, where that is not the address itself.
+    start = "iova" if "iova" in fields else "address"
+    numbers = (integer(fields, what, 64) for what in ("key", start, "length_bytes"))
     return (key, int(layer), *numbers, *_life(fields))
 
 

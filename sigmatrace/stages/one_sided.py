@@ -2,7 +2,8 @@
 
 An rkey belongs to a process, the one that the queue pair is connected to, and to a memory region
 of it. Keys are used again: of several regions with one key, the one counts that contains the
-address; where that does not decide, the request is ambiguous. Source: docs/verbs.md section 3.
+address; where that does not decide, the request is ambiguous. (When each was registered would
+decide more, but two hosts' clocks differ.) Source: docs/verbs.md section 3.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sigmatrace.partition import Partition, Run
-from sigmatrace.schema import INDEX_TABLES, NO_REGION, Columns, Dir, Owner
+from sigmatrace.schema import INDEX_TABLES, NO_REGION, Columns, Dir, Layer, Owner
 from sigmatrace.stages.base import Stage, SummaryKind
 
 ONE_SIDED_OPCODES = (0, 1, 4, 5, 6)
@@ -73,8 +74,9 @@ class OneSided(Stage):
         out = run.column("channels", "dir") == Dir.OUT
         pair = _pair(run.column("channels", "proc")[out], run.column("channels", "object")[out])
         objects, first = np.unique(pair, return_index=True)
+        verbs = np.flatnonzero(run.column("regions", "layer") == Layer.VERBS)
         key = _pair(run.column("regions", "proc"), run.column("regions", "key"))
-        order = np.argsort(key, kind="stable")
+        order = verbs[np.argsort(key[verbs], kind="stable")]
         address = run.column("regions", "address")[order]
         return Regions(
             objects,

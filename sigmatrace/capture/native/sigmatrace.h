@@ -197,11 +197,23 @@ static inline uint32_t st_span(uint64_t begin, uint64_t end)
     return d > UINT32_MAX ? UINT32_MAX : (uint32_t)d;
 }
 
-/* Nesting of recorded calls in this thread: depth = st_enter(); ...; st_leave(). */
-ST_API uint8_t st_enter(void);
-ST_API void st_leave(void);
-/* How deep the present moment is, for what encloses no other recorded call. */
-ST_API uint8_t st_depth(void);
+/* Nesting of recorded calls in this thread: depth = st_enter(); ...; st_leave(). What encloses no
+ * other recorded call just looks: st_nesting. */
+extern ST_API __thread uint8_t st_nesting __attribute__((tls_model("initial-exec")));
+
+static inline uint8_t st_enter(void)
+{
+    uint8_t depth = st_nesting;
+    if (depth < UINT8_MAX)
+        st_nesting = (uint8_t)(depth + 1);
+    return depth;
+}
+
+static inline void st_leave(void)
+{
+    if (st_nesting)
+        st_nesting--;
+}
 
 /* --- pending operations: from an application's context pointer to what was posted -------- */
 

@@ -59,7 +59,7 @@ def test_a_layer_without_its_shim_names_the_package(tmp_path):
 def test_without_native_libraries(tmp_path):
     lines, works = check.check(settings(tmp_path, layers=tuple(LAYERS)), None, {})
     assert not works
-    assert sum("not built" in line for line in lines) == 3
+    assert sum("not built" in line for line in lines) == len(LAYERS)
 
 
 @pytest.mark.parametrize("shims", [None, SHIMS])

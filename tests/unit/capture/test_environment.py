@@ -28,7 +28,7 @@ def test_all_layers_by_hook():
         "SIGMATRACE_OUT": "/data/run",
         "SIGMATRACE_RUN_ID": "ab",
         "SIGMATRACE_MODE": "simple",
-        "SIGMATRACE_LAYERS": "ofi,ucp,uct",
+        "SIGMATRACE_LAYERS": "ofi,ucp,uct,verbs",
         "SIGMATRACE_CLOCK": "realtime",
         "LD_PRELOAD": f"{LIB}/libsigmatrace_core.so:{LIB}/libsigmatrace_ucx.so",
         "FI_PROVIDER_PATH": f"{LIB}/prov",
@@ -101,7 +101,7 @@ def test_layers():
 
 def test_missing_layers_depend_on_the_entry():
     shims = env.Shims(core=SHIMS.core, preload={"ofi": SHIMS.preload["ofi"]})
-    assert env.missing_layers(settings(layers=tuple(LAYERS)), shims) == ("ofi", "ucp", "uct")
+    assert env.missing_layers(settings(layers=tuple(LAYERS)), shims) == tuple(LAYERS)
     assert env.missing_layers(settings(ofi_entry="preload"), shims) == ("ucp",)
 
 

@@ -40,7 +40,8 @@ def test_owner_and_region_are_those_of_a_search(regions, requests):
             for proc, thing in PEERS
             for kind in (Kind.MSG, Kind.RMA)
         ],
-        regions=regions,
+        regions=[{"layer": Layer.VERBS, **row} for row in regions]
+        + [{**row, "layer": Layer.OFI} for row in regions],
     )
     peers = [peer for peer in PEERS.values() for _ in range(2)]
     run = run.with_results({"routes": pa.table({"dst_proc": pa.array(peers, pa.int32())})})

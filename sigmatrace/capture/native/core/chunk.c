@@ -83,9 +83,15 @@ bool st_area_write(struct st_area *area)
     return true;
 }
 
+union any_record {
+#define ANY(number, upper, label) struct st_##label##_record label;
+    ST_RECORDS(ANY)
+#undef ANY
+};
+
 bool st_chunk_write_direct(uint32_t schema, const void *records, uint32_t count)
 {
-    uint8_t buffer[ST_FRAME_BYTES + ST_DIRECT_RECORDS * 48];
+    uint8_t buffer[ST_FRAME_BYTES + ST_DIRECT_RECORDS * sizeof(union any_record)];
     struct st_chunk chunk = {.schema = schema, .count = count};
     chunk.seq = __atomic_fetch_add(&direct_seq[schema], 1, __ATOMIC_RELAXED);
     memcpy(buffer + ST_FRAME_BYTES, records, (size_t)count * st_record_size[schema]);

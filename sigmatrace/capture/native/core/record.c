@@ -3,6 +3,8 @@
 
 #define ST_INLINE static inline __attribute__((always_inline))
 
+__thread uint8_t st_nesting;
+
 /* Read by other threads at the process's end only. */
 ST_INLINE void set_busy(struct st_thread *thread, uint32_t busy)
 {
@@ -150,16 +152,44 @@ struct six_words {
 _Static_assert(sizeof(struct six_words) == sizeof(struct st_request_record), "the same record");
 _Static_assert(sizeof(struct six_words) == sizeof(struct st_cqe_record), "the same record");
 
+static __attribute__((noinline, cold)) void six_slow(uint32_t schema, const struct six_words *words)
+{
+    struct st_thread *thread = enter(schema);
+    if (!thread)
+        return;
+    *(struct six_words *)slot(thread, schema) = *words;
+    leave(thread, schema);
+    tick(words->t_tsc);
+}
+
+/* As st_op_store. */
 ST_INLINE void store_six(uint32_t schema, uint64_t t_tsc, uint64_t b, uint64_t c, uint64_t d,
                          uint64_t e, uint64_t f)
 {
-    struct st_thread *thread = enter(schema);
-    if (ST_UNLIKELY(!thread))
+    struct st_thread *thread = st_local.thread;
+    if (ST_UNLIKELY(st_local.generation != st_generation() || thread->busy)) {
+        six_slow(schema, &(struct six_words){t_tsc, {b, c, d, e, f}});
         return;
-    struct six_words *record = slot(thread, schema);
+    }
+    set_busy(thread, 1);
+    ST_BARRIER();
+    struct st_segment *segment = &thread->segments[schema];
+    struct st_control *control = segment->control;
+    uint64_t count = control->count;
+    if (ST_UNLIKELY(count >= segment->capacity)) {
+        set_busy(thread, 0);
+        ST_BARRIER();
+        six_slow(schema, &(struct six_words){t_tsc, {b, c, d, e, f}});
+        return;
+    }
+    struct six_words *record = (struct six_words *)segment->records + count;
     *record = (struct six_words){t_tsc, {b, c, d, e, f}};
-    leave(thread, schema);
-    tick(t_tsc);
+    ST_BARRIER(); /* the record is there before the count says so */
+    __atomic_store_n(&control->count, count + 1, __ATOMIC_RELEASE);
+    ST_BARRIER();
+    set_busy(thread, 0);
+    if (ST_UNLIKELY(t_tsc >= __atomic_load_n(&st_page->deadline, __ATOMIC_RELAXED)))
+        st_clock_check();
 }
 
 void st_request_store(uint64_t t_tsc, uint64_t wr_id, uint64_t raddr, uint64_t size_rkey,
@@ -225,23 +255,4 @@ bool st_channel_store(const struct st_channel_record *from)
     *record = *from;
     leave(thread, ST_SCHEMA_CHANNEL);
     return true;
-}
-
-uint8_t st_enter(void)
-{
-    uint8_t depth = st_local.depth;
-    if (ST_LIKELY(depth < UINT8_MAX))
-        st_local.depth = depth + 1;
-    return depth;
-}
-
-uint8_t st_depth(void)
-{
-    return st_local.depth;
-}
-
-void st_leave(void)
-{
-    if (ST_LIKELY(st_local.depth))
-        st_local.depth--;
 }

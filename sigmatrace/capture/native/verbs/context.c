@@ -84,7 +84,7 @@ static struct st_verbs_context *opened(struct ibv_context *context,
                                            .handle = context,
                                            .library = library,
                                            .device = st_verbs_device(context, library)};
-        if (st_verbs_put(&st_verbs_hot, st_verbs_key(context), state)) {
+        if (st_verbs_put(ST_VERBS_HOT, context, state)) {
             patch(state);
         } else {
             __atomic_store_n(&state->taken, 0, __ATOMIC_RELEASE);
@@ -97,7 +97,7 @@ static struct st_verbs_context *opened(struct ibv_context *context,
 
 struct st_verbs_context *st_verbs_context_of(struct ibv_context *context, const void *caller)
 {
-    struct st_verbs_context *state = st_verbs_find(&st_verbs_hot, st_verbs_key(context));
+    struct st_verbs_context *state = st_verbs_find(ST_VERBS_HOT, context);
     if (ST_LIKELY(state != NULL) || !st_verbs_on)
         return state;
     struct st_verbs_library *library = st_verbs_library(caller);
@@ -145,10 +145,10 @@ ST_API struct ibv_context *ibv_import_device(int cmd_fd)
 ST_API int ibv_close_device(struct ibv_context *context)
 {
     struct st_verbs_library *library = st_verbs_library_of(context, ST_CALLER);
-    struct st_verbs_context *state = st_verbs_take(&st_verbs_hot, st_verbs_key(context));
+    struct st_verbs_context *state = st_verbs_take(ST_VERBS_HOT, context);
     int result = library ? library->ibv_close_device(context) : ENOSYS;
     if (state && result)
-        st_verbs_put(&st_verbs_hot, st_verbs_key(context), state);
+        st_verbs_put(ST_VERBS_HOT, context, state);
     else if (state)
         __atomic_store_n(&state->taken, 0, __ATOMIC_RELEASE);
     return result;

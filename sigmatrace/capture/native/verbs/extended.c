@@ -253,7 +253,7 @@ static int wr_complete(struct ibv_qp_ex *handle)
         return qp->extended->wr_complete(handle);
     struct st_verbs_post post = {.qp = qp, .t_tsc = st_verbs_now(), .call = ST_CALL_WR_COMPLETE};
     uint32_t count = batch->count;
-    st_owner_claim(&qp->owner, &st_verbs_self);
+    st_verbs_claim(&qp->send.owner);
     uint32_t position = st_verbs_positions(&qp->send, count);
     if (st_verbs_full)
         keep(qp, batch, position, post.t_tsc);
@@ -262,8 +262,8 @@ static int wr_complete(struct ibv_qp_ex *handle)
         st_verbs_refused(&qp->send, position, count, 0);
         count = 0;
     }
-    post.depth = st_depth();
-    post.flags = st_owner_several(&qp->owner) ? ST_ORDER_UNCERTAIN : 0;
+    post.depth = st_nesting;
+    post.flags = st_owner_several(&qp->send.owner) ? ST_ORDER_UNCERTAIN : 0;
     for (uint32_t i = 0; i < count; i++) {
         struct st_verbs_wr *wr = &batch->wrs[i];
         if (fixed_size(wr))

@@ -28,7 +28,7 @@ static void registered(const struct registration *r, struct st_verbs_context *co
     if (r->dmabuf >= 0)
         st_object_u64(&o, "dmabuf_fd", (unsigned)r->dmabuf);
     st_object_end(&o);
-    st_verbs_put(&st_verbs_cold, st_verbs_key(r->mr), (void *)(uintptr_t)id);
+    st_verbs_put(ST_VERBS_COLD, r->mr, (void *)(uintptr_t)id);
     errno = saved;
 }
 
@@ -40,7 +40,7 @@ struct ending {
 
 static struct ending ending(const void *handle)
 {
-    return (struct ending){st_verbs_take(&st_verbs_cold, st_verbs_key(handle)), st_now()};
+    return (struct ending){st_verbs_take(ST_VERBS_COLD, handle), st_now()};
 }
 
 static void ended(const char *type, const void *handle, const struct ending *ending, int result)
@@ -48,7 +48,7 @@ static void ended(const char *type, const void *handle, const struct ending *end
     int saved = errno;
     struct st_object o;
     if (ending->id && result) {
-        st_verbs_put(&st_verbs_cold, st_verbs_key(handle), ending->id);
+        st_verbs_put(ST_VERBS_COLD, handle, ending->id);
     } else if (ending->id) {
         st_object_begin(&o, type, (uint32_t)(uintptr_t)ending->id);
         st_object_u64(&o, "closed_tsc", ending->t_tsc);
@@ -104,7 +104,7 @@ ST_API struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size
 struct ibv_mr *st_verbs_reg_dm_mr(struct ibv_pd *pd, struct ibv_dm *dm, uint64_t offset,
                                   size_t length, unsigned int access)
 {
-    struct st_verbs_context *context = st_verbs_find(&st_verbs_hot, st_verbs_key(pd->context));
+    struct st_verbs_context *context = st_verbs_find(ST_VERBS_HOT, pd->context);
     if (!context) {
         errno = ENOSYS;
         return NULL;
@@ -176,7 +176,7 @@ ST_API struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
         int saved = errno;
         uint32_t id = st_object_id();
         describe_ah(id, attr, context);
-        st_verbs_put(&st_verbs_cold, st_verbs_key(ah), (void *)(uintptr_t)id);
+        st_verbs_put(ST_VERBS_COLD, ah, (void *)(uintptr_t)id);
         errno = saved;
     }
     return ah;

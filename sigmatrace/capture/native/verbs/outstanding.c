@@ -3,7 +3,9 @@
  * A queue completes in the order of its positions, and a successful completion of the send queue
  * is that of the next signaled request; so the one that is expected is nearly always the one that
  * comes. `wr_id` is compared all the same: where several threads post or poll, neighbours may have
- * been numbered in the other order, and the right one is then looked for. */
+ * been numbered in the other order, and the right one is then looked for. It is not there any more
+ * when a thread was kept from recording what it had polled while others went once around the ring;
+ * that completion is recorded without a position. */
 #define _GNU_SOURCE
 #include "verbs.h"
 
@@ -40,6 +42,7 @@ void st_verbs_queue_begin(struct st_verbs_queue *queue, uint32_t size)
         queue->mask = room - 1;
     }
     /* What a former user left is never read: positions begin at 0 again. */
+    queue->owner = 0;
     queue->posted = queue->cursor = 0;
     queue->failing = false;
     errno = saved;
@@ -59,7 +62,7 @@ void st_verbs_refused(struct st_verbs_queue *queue, uint32_t position, uint32_t 
 static inline struct st_verbs_request *outstanding(struct st_verbs_queue *queue, uint32_t position)
 {
     struct st_verbs_request *r = &queue->requests[position & queue->mask];
-    return !r->done && r->position == position ? r : NULL;
+    return !__atomic_load_n(&r->done, __ATOMIC_ACQUIRE) && r->position == position ? r : NULL;
 }
 
 /* The first position that can still be in the ring. */
@@ -69,21 +72,22 @@ static inline uint32_t oldest(const struct st_verbs_queue *queue, uint32_t poste
     return outstanding > queue->mask ? posted - queue->mask - 1 : queue->cursor;
 }
 
-static void found(struct st_verbs_match *match, struct st_verbs_request *r, uint32_t first)
+/* Makes it this completion's; false when another thread was faster. */
+static inline bool take(struct st_verbs_request *r, bool several, struct st_verbs_match *match)
 {
-    match->position = r->position;
-    match->first = first;
-    match->posted_tsc = r->t_tsc;
-    match->opcode = r->opcode;
+    *match = (struct st_verbs_match){r->position, r->position, r->t_tsc, r->opcode};
+    if (ST_UNLIKELY(several))
+        return !__atomic_exchange_n(&r->done, true, __ATOMIC_ACQ_REL);
     r->done = true;
+    return true;
 }
 
-/* A completion that is not the expected one. Its unsignaled predecessors retire with it. */
+/* The first outstanding one of this wr_id. */
 static __attribute__((noinline, cold)) struct st_verbs_request *
 search(struct st_verbs_queue *queue, uint64_t wr_id, bool failed)
 {
     uint32_t posted = __atomic_load_n(&queue->posted, __ATOMIC_ACQUIRE);
-    for (uint32_t p = posted - queue->mask - 1; p != posted; p++) {
+    for (uint32_t p = oldest(queue, posted); p != posted; p++) {
         struct st_verbs_request *r = outstanding(queue, p);
         if (r && r->wr_id == wr_id && (failed || r->signaled))
             return r;
@@ -91,6 +95,7 @@ search(struct st_verbs_queue *queue, uint64_t wr_id, bool failed)
     return NULL;
 }
 
+/* The unsignaled ones before it retire with it. */
 static uint32_t retire_before(struct st_verbs_queue *queue, uint32_t position)
 {
     while (position != queue->cursor) {
@@ -126,41 +131,74 @@ static struct st_verbs_request *failed_one(struct st_verbs_queue *queue, uint64_
     return one;
 }
 
-bool st_verbs_retire(struct st_verbs_queue *queue, uint64_t wr_id, bool failed,
-                     struct st_verbs_match *match)
+static __attribute__((noinline, cold)) bool retire_failed(struct st_verbs_queue *queue,
+                                                          uint64_t wr_id, bool several,
+                                                          struct st_verbs_match *match)
 {
-    *match = (struct st_verbs_match){ST_NO_POSITION, ST_NO_POSITION, 0, 0};
-    if (ST_UNLIKELY(failed)) {
-        struct st_verbs_request *r = failed_one(queue, wr_id);
-        if (!r)
-            return false;
-        uint32_t first = queue->cursor;
-        found(match, r, first);
+    struct st_verbs_request *r = failed_one(queue, wr_id);
+    if (!r && several)
+        r = search(queue, wr_id, true);
+    if (!r || !take(r, several, match))
+        return false;
+    match->first = several ? retire_before(queue, match->position) : queue->cursor;
+    if (!several) {
         queue->cursor = match->position + 1;
         queue->failing = true;
-        return true;
     }
-    uint32_t posted = __atomic_load_n(&queue->posted, __ATOMIC_ACQUIRE);
-    uint32_t first = queue->cursor;
+    return true;
+}
+
+/* Not the expected one. One thread alone sees completions in order: what is missing before this
+ * one was never seen. Of several, each may be late with its own. */
+static __attribute__((noinline, cold)) bool retire_other(struct st_verbs_queue *queue,
+                                                         uint64_t wr_id, bool several,
+                                                         struct st_verbs_match *match)
+{
+    struct st_verbs_request *r;
+    do {
+        r = search(queue, wr_id, false);
+        if (!r)
+            return false;
+    } while (!take(r, several, match));
+    match->first = several ? retire_before(queue, match->position) : queue->cursor;
+    if (!several)
+        __atomic_store_n(&queue->cursor, match->position + 1, __ATOMIC_RELAXED);
+    return true;
+}
+
+static bool retire(struct st_verbs_queue *queue, uint64_t wr_id, bool several,
+                   struct st_verbs_match *match)
+{
+    uint32_t posted = __atomic_load_n(&queue->posted, __ATOMIC_ACQUIRE), first = queue->cursor;
+    bool gap = false; /* a position that another thread has taken, and not yet written down */
     queue->failing = false;
     for (uint32_t p = oldest(queue, posted); p != posted; p++) {
         struct st_verbs_request *r = outstanding(queue, p);
-        if (!r || !r->signaled) {
-            if (!r && first == p)
-                first = p + 1; /* it came out of order before */
-            continue;
+        if (ST_UNLIKELY(!r)) { /* or it came out of order before */
+            gap |= queue->requests[p & queue->mask].position != p;
+            if (!gap && first == p)
+                first = p + 1;
+        } else if (r->signaled) {
+            if (ST_UNLIKELY(gap || r->wr_id != wr_id) || !take(r, several, match))
+                break;
+            match->first = first;
+            __atomic_store_n(&queue->cursor, p + 1, __ATOMIC_RELAXED);
+            return true;
         }
-        if (ST_UNLIKELY(r->wr_id != wr_id))
-            break;
-        found(match, r, first);
-        __atomic_store_n(&queue->cursor, p + 1, __ATOMIC_RELAXED);
-        return true;
     }
-    struct st_verbs_request *r = search(queue, wr_id, false);
-    if (!r)
-        return false;
-    found(match, r, retire_before(queue, r->position));
-    return true;
+    return retire_other(queue, wr_id, several, match);
+}
+
+bool st_verbs_retire(struct st_verbs_queue *queue, uint64_t wr_id, bool failed, bool several,
+                     struct st_verbs_match *match)
+{
+    bool known = ST_UNLIKELY(failed) ? retire_failed(queue, wr_id, several, match)
+                                     : retire(queue, wr_id, several, match);
+    if (ST_UNLIKELY(!known)) {
+        *match = (struct st_verbs_match){ST_NO_POSITION, ST_NO_POSITION, 0, 0};
+        st_lost("verbs: completion whose request is not known", 1);
+    }
+    return known;
 }
 
 bool st_verbs_expects(struct st_verbs_queue *queue, uint64_t wr_id, bool failed)

@@ -50,7 +50,7 @@ static void arrived(const struct polled *polled, struct st_verbs_qp *qp, const s
         size -= GRH_BYTES;
     if (channel)
         st_op(polled->t_tsc, size, channel->id, st_ordinal_next(channel, true), ST_OP_RECV,
-              st_verbs_calls[polled->call], st_depth(),
+              st_verbs_calls[polled->call], st_nesting,
               st_owner_several(&polled->cq->owner) ? ST_ORDER_UNCERTAIN : 0,
               position == ST_NO_POSITION ? received : position);
 }
@@ -100,7 +100,7 @@ static void completed(const struct polled *polled, const struct ibv_wc *wc)
 {
     struct st_verbs_match match = {ST_NO_POSITION, ST_NO_POSITION, 0, 0};
     struct st_verbs_qp *qp =
-        st_verbs_find(&st_verbs_hot, st_verbs_number_key(polled->cq->context, wc->qp_num));
+        st_verbs_find(ST_VERBS_HOT, st_verbs_number(polled->cq->context, wc->qp_num));
     if (ST_UNLIKELY(!qp)) {
         st_lost("verbs: completion of a queue pair that is not known", 1);
         return;
@@ -111,15 +111,13 @@ static void completed(const struct polled *polled, const struct ibv_wc *wc)
     }
     bool receive = is_receive(qp, polled->cq, wc), failed = wc->status != IBV_WC_SUCCESS;
     if (!receive || !qp->shared_receive)
-        st_verbs_retire(receive ? &qp->receive : &qp->send, wc->wr_id, failed, &match);
+        st_verbs_retire(receive ? &qp->receive : &qp->send, wc->wr_id, failed,
+                        st_owner_several(&polled->cq->owner) ||
+                            st_owner_several(receive ? &qp->receive.owner : &qp->send.owner),
+                        &match);
     if (is_arrival(wc))
         arrived(polled, qp, wc, match.position);
     store(polled, qp, wc, receive, &match);
-}
-
-static inline void claim(struct st_verbs_cq *cq)
-{
-    st_owner_claim(&cq->owner, &st_verbs_self);
 }
 
 /* One poll, empty (0) or not (1). The first thread, while it is alone, adds to a number that is
@@ -134,8 +132,8 @@ static inline void count_poll(struct st_verbs_cq *cq, int what)
         __atomic_fetch_add(&cq->further[what], 1, __ATOMIC_RELAXED);
 }
 
-static __attribute__((noinline)) void polled_some(struct st_verbs_cq *cq, const struct ibv_wc *wc,
-                                                  int count)
+static __attribute__((noinline)) int polled_some(struct st_verbs_cq *cq, const struct ibv_wc *wc,
+                                                 int count)
 {
     struct polled polled = {.cq = cq, .call = ST_CALL_POLL_CQ};
     int saved = errno;
@@ -147,27 +145,26 @@ static __attribute__((noinline)) void polled_some(struct st_verbs_cq *cq, const 
         completed(&polled, &wc[i]);
     }
     errno = saved;
+    return count;
 }
 
 static __attribute__((noinline, cold)) int unknown(struct ibv_cq *handle, int count,
                                                    struct ibv_wc *wc)
 {
-    struct st_verbs_context *context = st_verbs_find(&st_verbs_hot, st_verbs_key(handle->context));
+    struct st_verbs_context *context = st_verbs_find(ST_VERBS_HOT, handle->context);
     st_lost("verbs: polls of a completion queue that is not known", 1);
     return context ? context->ops.poll_cq(handle, count, wc) : -ENOSYS;
 }
 
 int st_verbs_poll_cq(struct ibv_cq *handle, int count, struct ibv_wc *wc)
 {
-    struct st_verbs_cq *cq = st_verbs_cq_of(handle);
-    if (ST_UNLIKELY(!cq))
+    struct st_verbs_cq *cq = st_verbs_find(ST_VERBS_HOT, handle);
+    if (ST_UNLIKELY(!cq) && !(cq = st_verbs_cq_of(handle)))
         return unknown(handle, count, wc);
-    claim(cq);
+    st_verbs_claim(&cq->owner);
     int got = cq->poll_cq(handle, count, wc);
     count_poll(cq, got > 0);
-    if (got > 0)
-        polled_some(cq, wc, got);
-    return got;
+    return ST_LIKELY(got <= 0) ? got : polled_some(cq, wc, got);
 }
 
 /* The current completion of an extended queue. */
@@ -204,16 +201,16 @@ static int next(struct ibv_cq_ex *handle, struct st_verbs_cq *cq, int result,
 
 static int start_poll(struct ibv_cq_ex *handle, struct ibv_poll_cq_attr *attr)
 {
-    struct st_verbs_cq *cq = st_verbs_find(&st_verbs_hot, st_verbs_key(handle));
+    struct st_verbs_cq *cq = st_verbs_find(ST_VERBS_HOT, handle);
     if (ST_UNLIKELY(!cq))
         return ENOSYS;
-    claim(cq);
+    st_verbs_claim(&cq->owner);
     return next(handle, cq, cq->start_poll(handle, attr), ST_CALL_START_POLL);
 }
 
 static int next_poll(struct ibv_cq_ex *handle)
 {
-    struct st_verbs_cq *cq = st_verbs_find(&st_verbs_hot, st_verbs_key(handle));
+    struct st_verbs_cq *cq = st_verbs_find(ST_VERBS_HOT, handle);
     if (ST_UNLIKELY(!cq))
         return ENOSYS;
     return next(handle, cq, cq->next_poll(handle), ST_CALL_NEXT_POLL);

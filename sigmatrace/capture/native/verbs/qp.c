@@ -51,7 +51,6 @@ static void begin_connection(struct st_verbs_qp *state, enum ibv_qp_state now)
     __atomic_store_n(&state->id, st_object_id(), __ATOMIC_RELAXED);
     state->message = state->one_sided = state->in = NULL;
     state->received = 0;
-    state->owner = 0;
     state->ended = false;
     st_verbs_queue_begin(&state->send, state->max_send);
     st_verbs_queue_begin(&state->receive, state->max_receive);
@@ -70,10 +69,15 @@ static void begin_connection(struct st_verbs_qp *state, enum ibv_qp_state now)
     st_object_end(&o);
 }
 
-static void end_connection(struct st_verbs_qp *state)
+/* `t_tsc`: before the call that ended it, as the number may be given to another at once. */
+static void end_connection(struct st_verbs_qp *state, uint64_t t_tsc)
 {
-    if (!state->ended)
-        st_object_closed("ib_qp", state->id);
+    struct st_object o;
+    if (!state->ended) {
+        st_object_begin(&o, "ib_qp", state->id);
+        st_object_u64(&o, "closed_tsc", t_tsc);
+        st_object_end(&o);
+    }
     state->ended = true;
     state->begun = false;
 }
@@ -102,13 +106,13 @@ static struct st_verbs_qp *created(struct ibv_qp *qp, struct st_verbs_context *c
         .max_receive = how->max_receive,
         .send_cq = how->send_cq ? st_verbs_cq_of(how->send_cq) : NULL,
         .receive_cq = how->receive_cq ? st_verbs_cq_of(how->receive_cq) : NULL,
-        .srq = how->srq ? st_verbs_find(&st_verbs_hot, st_verbs_key(how->srq)) : NULL,
+        .srq = how->srq ? st_verbs_find(ST_VERBS_HOT, how->srq) : NULL,
         .shared_receive = how->srq || how->type == IBV_QPT_XRC_RECV,
         .send = state->send,
         .receive = state->receive};
     begin_connection(state, qp->state);
-    st_verbs_put(&st_verbs_hot, st_verbs_key(qp), state);
-    st_verbs_put(&st_verbs_hot, st_verbs_number_key(context, state->qpn), state);
+    st_verbs_put(ST_VERBS_HOT, qp, state);
+    st_verbs_put(ST_VERBS_HOT, st_verbs_number(context, state->qpn), state);
     errno = saved;
     return state;
 }
@@ -118,7 +122,7 @@ struct st_verbs_qp *st_verbs_qp_adopt(struct ibv_qp *qp)
     struct st_verbs_qp *state = st_verbs_qp_of(qp);
     if (state)
         return state;
-    struct st_verbs_context *context = st_verbs_find(&st_verbs_hot, st_verbs_key(qp->context));
+    struct st_verbs_context *context = st_verbs_find(ST_VERBS_HOT, qp->context);
     struct ibv_qp_attr attr;
     struct ibv_qp_init_attr init;
     if (!context)
@@ -158,7 +162,7 @@ ST_API struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *
 
 struct ibv_qp *st_verbs_create_qp_ex(struct ibv_context *handle, struct ibv_qp_init_attr_ex *attr)
 {
-    struct st_verbs_context *context = st_verbs_find(&st_verbs_hot, st_verbs_key(handle));
+    struct st_verbs_context *context = st_verbs_find(ST_VERBS_HOT, handle);
     if (!context) {
         errno = ENOSYS;
         return NULL;
@@ -178,7 +182,7 @@ struct ibv_qp *st_verbs_create_qp_ex(struct ibv_context *handle, struct ibv_qp_i
 /* An XRC queue pair that another process made. */
 struct ibv_qp *st_verbs_open_qp(struct ibv_context *handle, struct ibv_qp_open_attr *attr)
 {
-    struct st_verbs_context *context = st_verbs_find(&st_verbs_hot, st_verbs_key(handle));
+    struct st_verbs_context *context = st_verbs_find(ST_VERBS_HOT, handle);
     if (!context) {
         errno = ENOSYS;
         return NULL;
@@ -246,13 +250,14 @@ ST_API int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
     if (state && state->ended && mask & IBV_QP_STATE && attr->qp_state == IBV_QPS_INIT)
         begin_connection(state, IBV_QPS_RESET);
     errno = saved;
+    uint64_t t_tsc = st_now();
     st_verbs_inside++;
     int result = library->ibv_modify_qp(qp, attr, mask);
     st_verbs_inside--;
     saved = errno;
     if (state && !result && mask & IBV_QP_STATE && attr->qp_state == IBV_QPS_RESET) {
         if (state->begun)
-            end_connection(state);
+            end_connection(state, t_tsc);
     } else if (state && !result) {
         if (mask & IBV_QP_STATE)
             state->begun = true;
@@ -268,16 +273,17 @@ ST_API int ibv_destroy_qp(struct ibv_qp *qp)
     struct st_verbs_library *library = context ? context->library : st_verbs_library(ST_CALLER);
     if (!library)
         return ENOSYS;
-    struct st_verbs_qp *state = st_verbs_take(&st_verbs_hot, st_verbs_key(qp));
+    struct st_verbs_qp *state = st_verbs_take(ST_VERBS_HOT, qp);
     if (state)
-        st_verbs_take(&st_verbs_hot, st_verbs_number_key(context, state->qpn));
+        st_verbs_take(ST_VERBS_HOT, st_verbs_number(context, state->qpn));
+    uint64_t t_tsc = st_now();
     int result = library->ibv_destroy_qp(qp);
     int saved = errno;
     if (state && result) {
-        st_verbs_put(&st_verbs_hot, st_verbs_key(qp), state);
-        st_verbs_put(&st_verbs_hot, st_verbs_number_key(context, state->qpn), state);
+        st_verbs_put(ST_VERBS_HOT, qp, state);
+        st_verbs_put(ST_VERBS_HOT, st_verbs_number(context, state->qpn), state);
     } else if (state) {
-        end_connection(state);
+        end_connection(state, t_tsc);
         st_verbs_qp_unextend(state);
         __atomic_store_n(&state->taken, 0, __ATOMIC_RELEASE);
     }

@@ -24,7 +24,7 @@ static struct st_verbs_cq *cq_created(struct ibv_cq *cq, struct st_verbs_context
         st_object_u64(&o, "device", context->device);
         st_object_u64(&o, "cqe", (unsigned)cq->cqe);
         st_object_end(&o);
-        st_verbs_put(&st_verbs_hot, st_verbs_key(cq), state);
+        st_verbs_put(ST_VERBS_HOT, cq, state);
     }
     errno = saved;
     return state;
@@ -54,10 +54,10 @@ __attribute__((destructor)) static void end(void)
 
 struct st_verbs_cq *st_verbs_cq_of(struct ibv_cq *cq)
 {
-    struct st_verbs_cq *state = st_verbs_find(&st_verbs_hot, st_verbs_key(cq));
+    struct st_verbs_cq *state = st_verbs_find(ST_VERBS_HOT, cq);
     if (ST_LIKELY(state != NULL))
         return state;
-    struct st_verbs_context *context = st_verbs_find(&st_verbs_hot, st_verbs_key(cq->context));
+    struct st_verbs_context *context = st_verbs_find(ST_VERBS_HOT, cq->context);
     return context ? cq_created(cq, context) : NULL;
 }
 
@@ -81,7 +81,7 @@ ST_API struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *
 struct ibv_cq_ex *st_verbs_create_cq_ex(struct ibv_context *context,
                                         struct ibv_cq_init_attr_ex *attr)
 {
-    struct st_verbs_context *state = st_verbs_find(&st_verbs_hot, st_verbs_key(context));
+    struct st_verbs_context *state = st_verbs_find(ST_VERBS_HOT, context);
     if (!state) {
         errno = ENOSYS;
         return NULL;
@@ -108,11 +108,11 @@ ST_API int ibv_destroy_cq(struct ibv_cq *cq)
     struct st_verbs_library *library = st_verbs_library_of(cq->context, ST_CALLER);
     if (!library)
         return ENOSYS;
-    struct st_verbs_cq *state = st_verbs_take(&st_verbs_hot, st_verbs_key(cq));
+    struct st_verbs_cq *state = st_verbs_take(ST_VERBS_HOT, cq);
     int result = library->ibv_destroy_cq(cq);
     int saved = errno;
     if (state && result) {
-        st_verbs_put(&st_verbs_hot, st_verbs_key(cq), state);
+        st_verbs_put(ST_VERBS_HOT, cq, state);
     } else if (state) {
         cq_ended(state, true);
         __atomic_store_n(&state->taken, 0, __ATOMIC_RELEASE);
@@ -134,7 +134,7 @@ static void srq_created(struct ibv_srq *srq, struct st_verbs_context *context, u
         st_object_u64(&o, "device", context->device);
         st_object_u64(&o, "max_wr", max_wr);
         st_object_end(&o);
-        st_verbs_put(&st_verbs_hot, st_verbs_key(srq), state);
+        st_verbs_put(ST_VERBS_HOT, srq, state);
     }
     errno = saved;
 }
@@ -158,7 +158,7 @@ ST_API struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_att
 struct ibv_srq *st_verbs_create_srq_ex(struct ibv_context *context,
                                        struct ibv_srq_init_attr_ex *attr)
 {
-    struct st_verbs_context *state = st_verbs_find(&st_verbs_hot, st_verbs_key(context));
+    struct st_verbs_context *state = st_verbs_find(ST_VERBS_HOT, context);
     if (!state) {
         errno = ENOSYS;
         return NULL;
@@ -176,11 +176,11 @@ ST_API int ibv_destroy_srq(struct ibv_srq *srq)
     struct st_verbs_library *library = st_verbs_library_of(srq->context, ST_CALLER);
     if (!library)
         return ENOSYS;
-    struct st_verbs_srq *state = st_verbs_take(&st_verbs_hot, st_verbs_key(srq));
+    struct st_verbs_srq *state = st_verbs_take(ST_VERBS_HOT, srq);
     int result = library->ibv_destroy_srq(srq);
     int saved = errno;
     if (state && result) {
-        st_verbs_put(&st_verbs_hot, st_verbs_key(srq), state);
+        st_verbs_put(ST_VERBS_HOT, srq, state);
     } else if (state) {
         st_object_closed("ib_srq", state->id);
         __atomic_store_n(&state->taken, 0, __ATOMIC_RELEASE);

@@ -35,12 +35,13 @@ int st_verbs_post_recv(struct ibv_qp *handle, struct ibv_recv_wr *wr, struct ibv
     struct st_verbs_qp *qp = st_verbs_qp_of(handle);
     if (ST_UNLIKELY(!qp) && !(qp = st_verbs_qp_adopt(handle))) {
         struct st_verbs_context *context =
-            st_verbs_find(&st_verbs_hot, st_verbs_key(handle->context));
+            st_verbs_find(ST_VERBS_HOT, handle->context);
         st_lost("verbs: requests of a queue pair that is not known", 1);
         return context ? context->ops.post_recv(handle, wr, bad) : ENOSYS;
     }
     uint64_t t_tsc = st_now();
     uint32_t count = count_of(wr, NULL), accepted = count;
+    st_verbs_claim(&qp->receive.owner);
     uint32_t position = st_verbs_positions(&qp->receive, count), at = position;
     for (struct ibv_recv_wr *one = wr; one; one = one->next)
         st_verbs_outstanding(&qp->receive, at++, t_tsc, one->wr_id, UINT8_MAX, true);
@@ -56,10 +57,10 @@ int st_verbs_post_recv(struct ibv_qp *handle, struct ibv_recv_wr *wr, struct ibv
 int st_verbs_post_srq_recv(struct ibv_srq *handle, struct ibv_recv_wr *wr,
                            struct ibv_recv_wr **bad)
 {
-    struct st_verbs_srq *srq = st_verbs_find(&st_verbs_hot, st_verbs_key(handle));
+    struct st_verbs_srq *srq = st_verbs_find(ST_VERBS_HOT, handle);
     if (ST_UNLIKELY(!srq)) {
         struct st_verbs_context *context =
-            st_verbs_find(&st_verbs_hot, st_verbs_key(handle->context));
+            st_verbs_find(ST_VERBS_HOT, handle->context);
         st_lost("verbs: receives of a shared queue that is not known", 1);
         return context ? context->ops.post_srq_recv(handle, wr, bad) : ENOSYS;
     }

@@ -48,7 +48,7 @@ static __attribute__((noinline)) struct st_channel *make_channel(struct st_verbs
 static __attribute__((noinline)) struct st_channel *datagram_channel(struct st_verbs_qp *qp,
                                                                      const struct st_verbs_wr *wr)
 {
-    uint64_t ah = (uintptr_t)st_verbs_find(&st_verbs_cold, st_verbs_key(wr->ah));
+    uint64_t ah = (uintptr_t)st_verbs_find(ST_VERBS_COLD, wr->ah);
     struct st_channel_key key = {.object = qp->id,
                                  .kind = ST_KIND_MSG,
                                  .dir = ST_OUT,
@@ -79,7 +79,8 @@ static inline __attribute__((always_inline)) void record(const struct st_verbs_p
         struct st_channel *channel = channel_of(qp, wr, kinds[wr->opcode].message);
         uint8_t flags = post->flags | (wr->flags & IBV_SEND_SIGNALED ? ST_SIGNALED : 0);
         if (ST_LIKELY(channel != NULL))
-            st_op(post->t_tsc, wr->size, channel->id, st_ordinal_next(channel, true), op,
+            st_op(post->t_tsc, wr->size, channel->id,
+                  st_ordinal_next(channel, true), op,
                   st_verbs_calls[post->call], post->depth, flags, position);
     } else {
         st_lost("verbs: request of a kind that is not known", 1);
@@ -181,7 +182,7 @@ static void keep(struct st_verbs_qp *qp, const struct ibv_send_wr *wr, uint32_t 
 static __attribute__((noinline, cold)) struct st_verbs_qp *
 unknown(struct ibv_qp *qp, struct st_verbs_context **context)
 {
-    *context = st_verbs_find(&st_verbs_hot, st_verbs_key(qp->context));
+    *context = st_verbs_find(ST_VERBS_HOT, qp->context);
     struct st_verbs_qp *state = *context ? st_verbs_qp_adopt(qp) : NULL;
     if (!state)
         st_lost("verbs: requests of a queue pair that is not known", 1);
@@ -198,7 +199,7 @@ int st_verbs_post_send(struct ibv_qp *handle, struct ibv_send_wr *wr, struct ibv
     }
     struct st_verbs_post post = {.qp = qp, .t_tsc = st_verbs_now(), .call = ST_CALL_POST_SEND};
     uint32_t count = ST_LIKELY(wr && !wr->next) ? 1 : count_of(wr, NULL);
-    st_owner_claim(&qp->owner, &st_verbs_self);
+    st_verbs_claim(&qp->send.owner);
     uint32_t position = st_verbs_positions(&qp->send, count), accepted = count;
     if (st_verbs_full)
         keep(qp, wr, count, position, post.t_tsc);
@@ -207,8 +208,8 @@ int st_verbs_post_send(struct ibv_qp *handle, struct ibv_send_wr *wr, struct ibv
         accepted = count_of(wr, *bad);
         st_verbs_refused(&qp->send, position, count, accepted);
     }
-    post.depth = st_depth();
-    post.flags = st_owner_several(&qp->owner) ? ST_ORDER_UNCERTAIN : 0;
+    post.depth = st_nesting;
+    post.flags = st_owner_several(&qp->send.owner) ? ST_ORDER_UNCERTAIN : 0;
     for (uint32_t i = 0; i < accepted; i++, wr = wr->next) {
         struct st_verbs_wr one = read_wr(wr, qp->signal_all, qp->datagram);
         record(&post, &one, position + i);
@@ -231,7 +232,7 @@ int st_verbs_bind_mw(struct ibv_qp *handle, struct ibv_mw *mw, struct ibv_mw_bin
                              .flags = (uint8_t)bind->send_flags};
     if (qp->signal_all)
         wr.flags |= IBV_SEND_SIGNALED;
-    st_owner_claim(&qp->owner, &st_verbs_self);
+    st_verbs_claim(&qp->send.owner);
     uint32_t position = st_verbs_positions(&qp->send, 1);
     if (st_verbs_full)
         st_verbs_outstanding(&qp->send, position, post.t_tsc, wr.wr_id, wr.opcode,
@@ -242,8 +243,8 @@ int st_verbs_bind_mw(struct ibv_qp *handle, struct ibv_mw *mw, struct ibv_mw_bin
         return result;
     }
     wr.rkey = mw->rkey;
-    post.depth = st_depth();
-    post.flags = st_owner_several(&qp->owner) ? ST_ORDER_UNCERTAIN : 0;
+    post.depth = st_nesting;
+    post.flags = st_owner_several(&qp->send.owner) ? ST_ORDER_UNCERTAIN : 0;
     record(&post, &wr, position);
     return 0;
 }

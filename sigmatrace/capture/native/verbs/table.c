@@ -1,63 +1,21 @@
-/* States by handle: open addressing, lock-free, of fixed size. A handle is added and removed by
- * one thread (the library's own rule for it), so only different handles compete for a slot. */
+/* States by handle, and where the states come from. */
 #include "verbs.h"
 
-enum { SLOT_FREE, SLOT_REMOVED, SLOT_BUSY };
+struct st_handle_table st_verbs_tables[ST_VERBS_TABLES];
 
-#define HOT_BITS 17
-#define COLD_BITS 18
-static struct st_verbs_slot hot[1u << HOT_BITS], cold[1u << COLD_BITS]; /* untouched pages: free */
-struct st_verbs_table st_verbs_hot = {HOT_BITS, hot}, st_verbs_cold = {COLD_BITS, cold};
-
-static struct st_verbs_slot *slot_of(const struct st_verbs_table *table, uint64_t key)
+bool st_verbs_put(enum st_verbs_table table, const void *handle, void *value)
 {
-    for (uint32_t i = 0; i < ST_VERBS_PROBES; i++) {
-        struct st_verbs_slot *slot = st_verbs_slot_at(table, key, i);
-        uint64_t there = __atomic_load_n(&slot->key, __ATOMIC_ACQUIRE);
-        if (there == key)
-            return slot;
-        if (there == SLOT_FREE)
-            return NULL;
-    }
-    return NULL;
-}
-
-void *st_verbs_search(const struct st_verbs_table *table, uint64_t key)
-{
-    struct st_verbs_slot *slot = slot_of(table, key);
-    return slot ? slot->value : NULL;
-}
-
-bool st_verbs_put(const struct st_verbs_table *table, uint64_t key, void *value)
-{
-    struct st_verbs_slot *old = slot_of(table, key);
-    if (old) {
-        __atomic_store_n(&old->value, value, __ATOMIC_RELEASE);
+    st_verbs_take(table, handle);
+    if (st_handle_publish(&st_verbs_tables[table], handle, value))
         return true;
-    }
-    for (uint32_t i = 0; i < ST_VERBS_PROBES; i++) {
-        struct st_verbs_slot *slot = st_verbs_slot_at(table, key, i);
-        uint64_t there = __atomic_load_n(&slot->key, __ATOMIC_ACQUIRE);
-        if (there > SLOT_REMOVED ||
-            !__atomic_compare_exchange_n(&slot->key, &there, SLOT_BUSY, false, __ATOMIC_ACQ_REL,
-                                         __ATOMIC_RELAXED))
-            continue;
-        slot->value = value;
-        __atomic_store_n(&slot->key, key, __ATOMIC_RELEASE);
-        return true;
-    }
     st_lost("verbs: table of handles full", 1);
     return false;
 }
 
-void *st_verbs_take(const struct st_verbs_table *table, uint64_t key)
+void *st_verbs_take(enum st_verbs_table table, const void *handle)
 {
-    struct st_verbs_slot *slot = slot_of(table, key);
-    if (!slot)
-        return NULL;
-    void *value = slot->value;
-    __atomic_store_n(&slot->key, SLOT_REMOVED, __ATOMIC_RELEASE);
-    return value;
+    void *value = st_verbs_find(table, handle);
+    return value && st_handle_remove(&st_verbs_tables[table], handle, value) ? value : NULL;
 }
 
 void *st_verbs_state(void *array, uint32_t *turn, uint32_t count, size_t size)

@@ -8,6 +8,7 @@
 #define ST_VERBS_H
 
 #include "sigmatrace.h"
+#include "st_handle.h"
 
 #include <infiniband/verbs.h>
 
@@ -75,44 +76,36 @@ extern __thread uint32_t st_verbs_inside;
 /* Its address names the calling thread. */
 extern __thread char st_verbs_self;
 
-/* --- table.c: states by handle ------------------------------------------------------------------ */
-
-struct st_verbs_slot {
-    uint64_t key; /* 0 free, 1 removed, 2 being filled in */
-    void *value;
-};
-struct st_verbs_table {
-    uint32_t bits;
-    struct st_verbs_slot *slots;
-};
-extern struct st_verbs_table st_verbs_hot;  /* contexts, queues, queue pairs by handle and number */
-extern struct st_verbs_table st_verbs_cold; /* memory regions and address handles: object ids */
-
-#define ST_VERBS_PROBES 256u
-
-static inline struct st_verbs_slot *st_verbs_slot_at(const struct st_verbs_table *table,
-                                                     uint64_t key, uint32_t probe)
+/* Before the library is called: st_owner_claim of what this thread uses. */
+static inline void st_verbs_claim(uintptr_t *owner)
 {
-    uint32_t home = (uint32_t)(key * 0x9E3779B97F4A7C15ull >> (64 - table->bits));
-    return &table->slots[(home + probe) & ((1u << table->bits) - 1)];
+    if (ST_UNLIKELY(__atomic_load_n(owner, __ATOMIC_RELAXED) != (uintptr_t)&st_verbs_self))
+        st_owner_claim(owner, &st_verbs_self);
+    __atomic_thread_fence(__ATOMIC_RELEASE);
 }
 
-void *st_verbs_search(const struct st_verbs_table *table, uint64_t key);
+/* --- table.c: states by handle ------------------------------------------------------------------ */
 
-static inline void *st_verbs_find(const struct st_verbs_table *table, uint64_t key)
+/* Contexts, queues, and queue pairs by handle and by number; and, apart because they may be
+ * many, the object ids of memory regions and address handles. */
+enum st_verbs_table { ST_VERBS_HOT, ST_VERBS_COLD, ST_VERBS_TABLES };
+extern struct st_handle_table st_verbs_tables[ST_VERBS_TABLES];
+
+static inline void *st_verbs_find(enum st_verbs_table table, const void *handle)
 {
-    struct st_verbs_slot *home = st_verbs_slot_at(table, key, 0);
-    if (ST_LIKELY(__atomic_load_n(&home->key, __ATOMIC_ACQUIRE) == key))
-        return home->value;
-    return st_verbs_search(table, key);
+    struct st_handle *home = st_handle_at(&st_verbs_tables[table], (uintptr_t)handle, 0);
+    if (ST_LIKELY(__atomic_load_n(&home->handle, __ATOMIC_ACQUIRE) == (uintptr_t)handle)) {
+        void *value = __atomic_load_n(&home->value, __ATOMIC_ACQUIRE);
+        if (ST_LIKELY(value != NULL))
+            return value;
+    }
+    return st_handle_find(&st_verbs_tables[table], handle);
 }
 
 /* Adds, or replaces what an object of this address left behind. False: full, and counted. */
-bool st_verbs_put(const struct st_verbs_table *table, uint64_t key, void *value);
+bool st_verbs_put(enum st_verbs_table table, const void *handle, void *value);
 /* Removes it; NULL when it was not there. */
-void *st_verbs_take(const struct st_verbs_table *table, uint64_t key);
-
-static inline uint64_t st_verbs_key(const void *handle) { return (uintptr_t)handle; }
+void *st_verbs_take(enum st_verbs_table table, const void *handle);
 
 /* A state from an array of `count` states of `size` bytes, each beginning with its `taken`
  * word; NULL when all are in use (counted). It holds what its former user left in it. They are
@@ -160,6 +153,7 @@ struct st_verbs_request {
 };
 /* One of the two queues of a queue pair. */
 struct st_verbs_queue {
+    uintptr_t owner; /* threads that post to it: st_owner_claim */
     struct st_verbs_request *requests; /* mode full: of position & mask */
     uint32_t mask;
     uint32_t posted; /* requests so far: the next position */
@@ -173,7 +167,6 @@ struct st_verbs_qp {
     uint32_t taken, id; /* object of the present connection */
     int (*post_send)(struct ibv_qp *, struct ibv_send_wr *, struct ibv_send_wr **);
     struct st_channel *message, *one_sided, *in; /* connected; NULL until used */
-    uintptr_t owner; /* threads that post requests: st_owner_claim */
     struct st_verbs_queue send, receive;
     uint32_t qpn, received; /* receives completed */
     bool datagram, signal_all, shared_receive;
@@ -192,12 +185,14 @@ struct st_verbs_qp {
 
 static inline struct st_verbs_qp *st_verbs_qp_of(const struct ibv_qp *qp)
 {
-    return st_verbs_find(&st_verbs_hot, st_verbs_key(qp));
+    return st_verbs_find(ST_VERBS_HOT, qp);
 }
 
-static inline uint64_t st_verbs_number_key(const struct st_verbs_context *context, uint32_t qpn)
+/* The handle of a queue pair's number: no address has the highest bit. */
+static inline const void *st_verbs_number(const struct st_verbs_context *context, uint32_t qpn)
 {
-    return 1ull << 63 | (uint64_t)context->index << 24 | qpn;
+    return (const void *)(uintptr_t)(1ull << 63 | (uint64_t)context->index << 28 |
+                                     (uint64_t)qpn << 4);
 }
 
 /* --- context.c --------------------------------------------------------------------------------- */
@@ -255,7 +250,7 @@ static inline void st_verbs_outstanding(struct st_verbs_queue *queue, uint32_t p
     r->position = position;
     r->opcode = opcode;
     r->signaled = signaled;
-    r->done = false;
+    __atomic_store_n(&r->done, false, __ATOMIC_RELEASE); /* others may look for theirs here */
 }
 
 /* The provider took only `accepted` of `count` requests from `position` on. */
@@ -268,8 +263,9 @@ struct st_verbs_match {
     uint8_t opcode;
 };
 /* Finds the request of a completion and retires it; false when it cannot be told which it is
- * (`match` then says "not known"). */
-bool st_verbs_retire(struct st_verbs_queue *queue, uint64_t wr_id, bool failed,
+ * (`match` then says "not known"). `several`: threads post or poll at once, so that numbers and
+ * completions may come in another order. */
+bool st_verbs_retire(struct st_verbs_queue *queue, uint64_t wr_id, bool failed, bool several,
                      struct st_verbs_match *match);
 /* Would it be found? */
 bool st_verbs_expects(struct st_verbs_queue *queue, uint64_t wr_id, bool failed);

@@ -1,0 +1,129 @@
+"""Objects of the verbs layer, and the ways in which programs reach libibverbs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+def merged(rank, kind: str) -> list[dict]:
+    """The last state of each object of a type."""
+    found: dict[int, dict] = {}
+    for item in rank.objects_of(kind):
+        found.setdefault(item["id"], {}).update({k: v for k, v in item.items() if k != "t_tsc"})
+    return list(found.values())
+
+
+def test_device_port_and_gids(run) -> None:
+    rank = run("driver", "polls", 1, mode="simple").rank()
+    (device,) = merged(rank, "ib_device")
+    assert device["name"] == "fake0" and device["node_guid"] == 0x020000FFFE000001
+    assert (device["vendor_id"], device["vendor_part_id"]) == (0x1234, 77)
+    (port,) = merged(rank, "ib_port")
+    assert (port["device"], port["port"], port["lid"]) == (device["id"], 1, 9)
+    assert (port["link_layer"], port["state"], port["mtu_bytes"]) == ("ethernet", "active", 1024)
+    assert port["rate_mbps"] == 103124
+    gids = [(g["port"], g["index"], g["gid"]) for g in merged(rank, "ib_gid")]
+    assert gids == [
+        (port["id"], 0, b"\xfe\x80" + bytes(13) + b"\x01"),
+        (port["id"], 1, bytes(15) + b"\x02"),
+    ]
+
+
+def test_library_and_layer(run, fake: Path) -> None:
+    rank = run("driver", "polls", 1, mode="simple").rank()
+    (library,) = rank.objects_of("library")
+    assert (library["name"], library["layer"]) == ("libibverbs", "verbs")
+    assert library["path"] == str(fake / "libibverbs.so.1")
+    assert rank.header["layers"] == ["verbs"]
+
+
+def test_each_connection_is_an_object(run) -> None:
+    rank = run("driver", "again").rank()
+    pairs = merged(rank, "ib_qp")
+    assert len(pairs) == 6
+    numbers = [p["qpn"] for p in pairs]
+    assert len(set(numbers)) == 2
+    for pair in pairs:
+        assert pair["dest_qpn"] in set(numbers) - {pair["qpn"]}
+        assert pair["sgid"] == pair["dgid"] == bytes(15) + b"\x02"
+        assert (pair["port"], pair["sq_psn"], pair["rq_psn"], pair["qp_type"]) == (1, 7, 7, "rc")
+        assert pair["sq_sig_all"] == 1 and pair["closed_tsc"]
+    channels = {c["id"]: c for c in rank.records(2)}
+    sent = [
+        [op["ordinal"] for op in rank.records(1) if channels[op["channel"]]["object"] == p["id"]]
+        for p in pairs
+        if p["qpn"] == min(numbers)
+    ]
+    assert sent == [list(range(3)), list(range(4)), list(range(5))]
+    assert [
+        [c["position"] for c in rank.records(8) if c["object"] == p["id"] and c["queue"] == 1]
+        for p in pairs
+        if p["qpn"] == min(numbers)
+    ] == sent
+
+
+def test_a_context_opened_again_at_the_same_address(run) -> None:
+    times = 5
+    rank = run("driver", "reopen", times).rank()
+    assert len(rank.records(1)) == times * 14
+    assert len(merged(rank, "ib_qp")) == 2 * times
+    assert len(merged(rank, "ib_device")) == 1 and len(merged(rank, "ib_cq")) == times + 1
+    assert rank.end["lost"] == {}
+
+
+def test_memory_regions(run) -> None:
+    rank = run("driver", "regions", mode="simple").rank()
+    regions = merged(rank, "memory")
+    base = regions[0]["address"]
+    assert [
+        (
+            r["address"] - base if r["address"] >= base else r["address"],
+            r["length_bytes"],
+            r.get("iova"),
+            r.get("dmabuf_fd"),
+            r["access"],
+        )
+        for r in regions
+    ] == [
+        (0, 8192, None, None, 3),
+        (0, 100, 0x5000, None, 0),
+        (0x7000, 200, 0x7000, 11, 1),
+        (0, 300, None, None, 1 << 20 | 4),  # registered by libibverbs for itself: once
+        (50, 400, None, None, 0),  # registered anew
+    ]
+    assert all(r["key"] and r["closed_tsc"] for r in regions)
+
+
+def test_empty_polls_are_counted(run) -> None:
+    rank = run("driver", "polls", 1234).rank()
+    (cq,) = merged(rank, "ib_cq")
+    assert (cq["polls"], cq["empty_polls"], cq["cqe"]) == (1234, 1234, 1024)
+    assert not rank.records(8)
+    assert "polls" not in merged(run("driver", "polls", 5, mode="simple").rank(), "ib_cq")[0]
+
+
+@pytest.mark.parametrize("way", ["dlsym", "dlvsym"])
+def test_functions_looked_up_by_name(run, fake: Path, way: str) -> None:
+    rank = run("loader", way, fake / "libibverbs.so.1").rank()
+    (cq,) = merged(rank, "ib_cq")
+    assert cq["polls"] == 1 and cq["closed_tsc"]
+
+
+def test_a_plugin_of_its_own_scope(run, fake: Path) -> None:
+    (cq,) = merged(run("loader", "plugin", fake / "plugin.so").rank(), "ib_cq")
+    assert cq["polls"] == 1
+
+
+def test_other_look_ups_are_left_alone(run, fake: Path) -> None:
+    assert not run("loader", "plain", fake / "libibverbs.so.1").ranks()
+
+
+def test_a_program_bound_to_the_old_interface(run) -> None:
+    rank = run("driver", "old", mode="simple").rank()
+    assert len(merged(rank, "ib_device")) == 1
+
+
+def test_nothing_is_wrapped_unless_the_layer_is_chosen(run) -> None:
+    assert not run("driver", "traffic", 1, SIGMATRACE_LAYERS="ofi").ranks()
