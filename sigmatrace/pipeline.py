@@ -98,8 +98,8 @@ def index(
     folder: Path,
     cluster: Cluster,
     *,
+    partition_bytes: int,
     run_id: str | None = None,
-    partition_bytes: int = 12 << 20,
     progress: TextIO | None = None,
 ) -> Indexed:
     """Read everything of a run but its events.
