@@ -60,9 +60,11 @@ def build(folder: Path) -> list[Path]:
     ]
     for command in commands:
         subprocess.run(command, check=True, capture_output=True)
-    lttng = [*compiler, "-DWITH_LTTNG", HERE / "verbs_cost.c", "-o", folder / "lttng", *link]
+    lttng = [*compiler, "-DWITH_LTTNG", HERE / "verbs_cost.c", "-o", folder / "with_lttng", *link]
     done = subprocess.run([*lttng, "-llttng-ust", "-ldl"], check=False, capture_output=True)
-    return [folder / name for name in ("plain", "lttng") if name == "plain" or not done.returncode]
+    return [
+        folder / name for name in ("plain", "with_lttng") if name == "plain" or not done.returncode
+    ]
 
 
 def measure(program: Path, mode: str, ways: list[str], rounds: int, out: Path) -> Times:

@@ -202,8 +202,13 @@ def _is_mpi(attempt: Attempt) -> bool:
 
 
 def _linked(program: Program) -> list[str]:
-    return [
+    """Return the layers that a program is linked with: the upper ones, where there are any.
+
+    libfabric is itself linked with libibverbs, and so is every program of it.
+    """
+    linked = [
         layer
         for layer, info in LAYERS.items()
         if any(name.startswith(info.linked) for name in program.needed)
     ]
+    return [layer for layer in linked if LAYERS[layer].default] or linked

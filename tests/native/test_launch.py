@@ -267,8 +267,7 @@ def test_a_library_below_a_shell_is_found(tmp_path):
     done = capture("-o", tmp_path / "run", "--layers", "ucx", "--", "sh", "-c", "fi_info >&2; :")
     assert "provider: " in done.stderr
     (said,) = warning(done)
-    assert "fi_info is linked with layer ofi" in said
-    assert said.endswith(", which was not chosen with --layers")
+    assert said.endswith("fi_info is linked with layer ofi, which was not chosen with --layers")
 
 
 _MARKS = """
@@ -309,7 +308,7 @@ def test_a_static_program_is_named(tmp_path):
 
 def test_an_unchosen_layer_is_named(tmp_path):
     done = capture("-o", tmp_path / "run", "--layers", "ofi", "--", "ucx_info", "-v")
-    assert "linked with layer ucp, uct, which was not chosen" in done.stderr
+    assert "linked with layer ucp, which was not chosen" in done.stderr
 
 
 def test_the_report_names_what_was_hooked(tmp_path):

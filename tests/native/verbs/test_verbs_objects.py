@@ -36,7 +36,14 @@ def test_library_and_layer(run, fake: Path) -> None:
     (library,) = rank.objects_of("library")
     assert (library["name"], library["layer"]) == ("libibverbs", "verbs")
     assert library["path"] == str(fake / "libibverbs.so.1")
-    assert rank.header["layers"] == ["verbs"]
+    assert library["version"] == "" and rank.header["layers"] == ["verbs"]
+
+
+def test_the_release_is_in_the_name_of_the_file(run, fake: Path, tmp_path: Path) -> None:
+    (tmp_path / "libibverbs.so.1.14.44.0").write_bytes((fake / "libibverbs.so.1").read_bytes())
+    (tmp_path / "libibverbs.so.1").symlink_to("libibverbs.so.1.14.44.0")
+    rank = run("loader", "dlsym", tmp_path / "libibverbs.so.1", mode="simple").rank()
+    assert [o["version"] for o in rank.objects_of("library")] == ["44.0"]
 
 
 def test_each_connection_is_an_object(run) -> None:

@@ -66,7 +66,7 @@ static void library_seen(struct st_verbs_library *library)
     if (!dladdr((void *)library->ibv_open_device, &info) || !realpath(info.dli_fname, path))
         return;
     const char *version = strstr(path, ".so.");
-    for (int dots = 0; version && dots < 4; dots++)
+    for (int dots = 0; version && dots < 3; dots++)
         version = strchr(version + 1, '.');
     st_library_seen(ST_LAYER_VERBS, "libibverbs", version ? version + 1 : "", path, "symbol");
 }
