@@ -124,9 +124,14 @@ def plan(settings: Settings) -> Plan:
     Raises:
         ConfigError: A class cannot be imported, or refuses its options.
         PipelineError: The stages do not fit together.
+        PcapError: ``validate.pcap`` is no packet capture.
     """
     kernel_cache.use_writable_cache()
     steps = config.build("stage", settings.stage, (Stage, Exchange))
+    if settings.validate["pcap"] is not None:
+        from sigmatrace.validate.wire import Wire
+
+        steps.append(Wire(**settings.validate))
     exporters = config.build("export", settings.export, (Exporter,))
     if not exporters:
         raise ConfigError("nothing to export", "choose an exporter with export=NAME")
@@ -199,6 +204,10 @@ def _refuse_open(run: Run) -> None:
 
 def _refuse_loss(book: Mapping[str, Any], folder: Path) -> None:
     found = ledger.losses(book) + [f"balance violated: {x}" for x in ledger.violated(book)]
+    wire = book["stages"].get("wire")
+    if wire and wire["differs"]:
+        what = counted(wire["differs"], "flow differs", "flows differ")
+        found.append(f"{what} from the packet capture: {wire['differing'][0]}")
     if found:
         raise DataLossError(
             f"{folder}: {'; '.join(found)}",

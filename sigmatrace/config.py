@@ -78,6 +78,19 @@ class DistributedConfig:
 
 
 @dataclass
+class ValidateConfig:
+    """Comparison with judges that are independent of the trace.
+
+    Attributes:
+        pcap: A packet capture (RoCEv2) of what ran; differences are told, and errors with strict.
+        mtu: Path MTU of its queue pairs in bytes, where the packets do not tell.
+    """
+
+    pcap: str | None = None
+    mtu: int | None = None
+
+
+@dataclass
 class Config:
     """All options of a run of the pipeline.
 
@@ -92,6 +105,7 @@ class Config:
         stage: Chosen stages by name.
         export: Chosen exporters by name.
         cluster: Where tasks run.
+        validate: What to compare the trace with.
     """
 
     run: str = REQUIRED
@@ -104,6 +118,7 @@ class Config:
     stage: dict[str, Any] = field(default_factory=dict)
     export: dict[str, Any] = field(default_factory=dict)
     cluster: Any = REQUIRED
+    validate: ValidateConfig = field(default_factory=ValidateConfig)
 
 
 SCHEMAS: dict[str, dict[str, type]] = {
@@ -190,6 +205,7 @@ class Settings:
     stage: Mapping[str, Mapping[str, Any]]
     export: Mapping[str, Mapping[str, Any]]
     cluster: Mapping[str, Any]
+    validate: Mapping[str, Any]
     options: Mapping[str, Any]
 
 
@@ -205,7 +221,7 @@ def check(config: DictConfig) -> Settings:
             raise ConfigError(f"unknown option {key!r}", suggest(str(key), known))
     if not config.plan and OmegaConf.is_missing(config, "run"):
         raise ConfigError("no run folder is given", "add run=DIR, the folder of the trace files")
-    for at in ("cluster", *(f"stage.{name}" for name in config.stage)):
+    for at in ("cluster", "validate", *(f"stage.{name}" for name in config.stage)):
         _check_node(at, OmegaConf.select(config, at))
     for name in config.export:
         _check_node(f"export.{name}", config.export[name])

@@ -44,6 +44,12 @@ class ChunkFormatError(SigmaTraceError):
     exit_code = 4
 
 
+class PcapError(SigmaTraceError):
+    """A file is not a packet capture of an Ethernet, or is damaged."""
+
+    exit_code = 4
+
+
 class MixedRunsError(SigmaTraceError):
     """Files of several runs lie in one folder."""
 

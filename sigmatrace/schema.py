@@ -444,6 +444,19 @@ STAGE_TABLES: Columns = {
         "min_ns": "i8",
         "max_ns": "i8",
     },
+    # wire (with validate.pcap): one row per flow and operation. Ends by IP address; qpn: the
+    # receiving queue pair; verdict: ``validate.compare.Verdict``.
+    "wire_flows": {
+        "source": "str",
+        "destination": "str",
+        "qpn": "u4",
+        "op": "u1",
+        "traced": "u8",
+        "traced_bytes": "u8",
+        "captured": "u8",
+        "captured_bytes": "u8",
+        "verdict": "str",
+    },
     # messages (an exchange, opt-in): one row per message seen at both ends.
     "message_pairs": {
         "flow": "u8",

@@ -17,6 +17,7 @@ Options
   preset=NAME          summary (json, csv), everything (all exporters)
   overwrite=true       replace an output that is already there
   strict=true          any lost or damaged data, or a file without an end, is an error
+  validate.pcap=FILE   compare layer verbs with a packet capture of RoCEv2
   run_id=ID            which run to read, when files of several lie in the folder
   partition_mb=N       event bytes of a partition, MiB        default: 12
 

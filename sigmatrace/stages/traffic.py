@@ -1,9 +1,9 @@
 """Stage traffic: how much went from where to where, and when.
 
-Rows of ``traffic`` point from the process that initiates to the one that it addresses, and the
-operation tells the rest: the bytes of a GET flow back from the target. A RECV is the other end
-of a SEND and points from the sender (-1 when not known) to the receiver; a matrix of
-traffic sums the initiators' operations only, or it counts messages twice.
+Rows of ``traffic`` point the way that the bytes go: those of a GET from the process that is asked
+to the one that asks. A RECV is the other end of a SEND and points from the sender (-1 when not
+known) to the receiver; a matrix of traffic sums the initiators' operations only, or it counts
+messages twice.
 
 Operations of mode ``aggregate`` are in ``traffic``, and not in ``timeline``: they have no times.
 """
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from sigmatrace.errors import PipelineError
 from sigmatrace.partition import Partition, Run
-from sigmatrace.schema import OP_CLASS, STAGE_TABLES, Columns, OpClass, layer_text
+from sigmatrace.schema import OP_CLASS, STAGE_TABLES, Columns, Op, OpClass, layer_text
 from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.stages.sums import LIMB, LOW, Sums, add_sums, column_sums
 from sigmatrace.text import byte_text, counted
@@ -246,11 +246,14 @@ def _traffic(summary: Amounts, run: Run) -> tuple[pa.Table, int]:
     total = add_sums(summary.pairs, _routed(summary.aggregates, run))
     key = total.key
     size_bytes, over = column_sums(total)
+    asks = (key >> np.uint64(38)).astype(np.int32) - np.int32(1)
+    asked = (key >> np.uint64(13) & np.uint64(2**25 - 1)).astype(np.int32) - np.int32(1)
+    op = (key >> np.uint64(1) & np.uint64(255)).astype(np.uint8)
     columns = {
-        "src_proc": (key >> np.uint64(38)).astype(np.int32) - np.int32(1),
-        "dst_proc": (key >> np.uint64(13) & np.uint64(2**25 - 1)).astype(np.int32) - np.int32(1),
+        "src_proc": np.where(op == Op.GET, asked, asks),
+        "dst_proc": np.where(op == Op.GET, asks, asked),
         "layer": (key >> np.uint64(9) & np.uint64(15)).astype(np.uint8),
-        "op": (key >> np.uint64(1) & np.uint64(255)).astype(np.uint8),
+        "op": op,
         "nested": (key & np.uint64(1)).astype(np.uint8),
         "count": total.sums[:, 0],
         "size_bytes": size_bytes,

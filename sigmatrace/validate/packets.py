@@ -21,7 +21,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from sigmatrace.errors import SigmaTraceError
+from sigmatrace.errors import PcapError
 
 PORT = 4791
 _ETHERNET_LINK = 1
@@ -38,12 +38,6 @@ _MAGICS = {  # of the file: byte order, ns per unit of the fraction of a second
 }
 TRANSPORTS = {0: "RC", 1: "UC", 3: "UD", 5: "XRC"}
 _CONGESTION_NOTIFICATION = 0x81
-
-
-class PcapError(SigmaTraceError):
-    """A file is not a pcap capture of an Ethernet."""
-
-    exit_code = 4
 
 
 class Op(IntEnum):
@@ -164,8 +158,21 @@ def read_packets(path: Path, counts: FrameCounts) -> Iterator[Packet]:
                 yield packet
 
 
-def _frames(file: BinaryIO, path: Path, counts: FrameCounts) -> Iterator[tuple[int, bytes]]:
-    """Time (ns) and bytes of each frame."""
+def check_file(path: Path) -> None:
+    """Refuses what is not a pcap file of an Ethernet.
+
+    Raises:
+        PcapError: It is none, or cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            _read_header(file, path)
+    except OSError as error:
+        raise PcapError(f"{path} cannot be read", error.strerror or str(error)) from error
+
+
+def _read_header(file: BinaryIO, path: Path) -> tuple[str, int]:
+    """Byte order of the file, and how many ns its unit of time is."""
     header = file.read(24)
     order, unit = _MAGICS.get(header[:4], ("", 0))
     if not order or len(header) < 24:
@@ -174,6 +181,12 @@ def _frames(file: BinaryIO, path: Path, counts: FrameCounts) -> Iterator[tuple[i
     (link,) = struct.unpack_from(order + "I", header, 20)
     if link & 0xFFFF != _ETHERNET_LINK:
         raise PcapError(f"{path} is a capture of link type {link & 0xFFFF}", "capture an Ethernet")
+    return order, unit
+
+
+def _frames(file: BinaryIO, path: Path, counts: FrameCounts) -> Iterator[tuple[int, bytes]]:
+    """Time (ns) and bytes of each frame."""
+    order, unit = _read_header(file, path)
     record = struct.Struct(order + "IIII")
     while head := file.read(record.size):
         if len(head) < record.size:

@@ -21,13 +21,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from sigmatrace.errors import PcapError
 from sigmatrace.validate.connections import Connection, ConnectionManager
 from sigmatrace.validate.packets import (
     RESPONSES,
     FrameCounts,
     Op,
     Packet,
-    PcapError,
     read_packets,
 )
 

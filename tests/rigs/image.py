@@ -36,6 +36,8 @@ TOOLS = (
     "ip",
     "rdma",
     "tc",
+    "mpicc.openmpi",
+    "mpirun.openmpi",
 )
 KERNEL_PACKAGE = "linux-image-amd64"  # the -cloud kernel has no rdma_rxe
 

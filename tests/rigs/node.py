@@ -38,6 +38,7 @@ class Node:
     Attributes:
         number: 0, 1, ...; the host name is ``node<number>``.
         address: IPv4 address on the rig's network.
+        addresses: All IP addresses there; each is a GID of the RDMA device.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Node:
     ) -> None:
         self.number = number
         self.address = f"10.77.0.{number + 1}"
+        self.addresses = (f"fe80::5054:ff:fe77:{number:x}", self.address)
         self.process = process
         self._control = control
         self._logs = (folder / f"console.{number}", folder / f"qemu.{number}")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from sigmatrace.validate.pcap import Flow, PacketCapture, read_capture
@@ -33,12 +34,29 @@ def perftest(program: str, *options: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Ran:
-    """A server on node 0 and a client on node 1 that ran, and what was captured meanwhile."""
+    """What ran on the nodes, and what was captured meanwhile.
+
+    Attributes:
+        rig: The nodes.
+        results: Of a pair of programs: the server's on node 0, then the client's on node 1.
+        capture: File of the packets.
+    """
 
     rig: Rig
-    server: Result
-    client: Result
-    wire: PacketCapture
+    results: tuple[Result, ...]
+    capture: Path
+
+    @cached_property
+    def wire(self) -> PacketCapture:
+        return read_capture(self.capture)
+
+    @property
+    def server(self) -> Result:
+        return self.results[0]
+
+    @property
+    def client(self) -> Result:
+        return self.results[-1]
 
     def flow(self, sender: int, qpn: int) -> Flow:
         """What a node sent to the queue pair of the other one."""
@@ -86,7 +104,7 @@ def run_pair(
         try:
             with rig.capture.into(capture), within():
                 results = rig.pair(server, client or server, port, env=env)
-            return Ran(rig, *results, read_capture(capture))
+            return Ran(rig, results, capture)
         except RigError as error:
             if _TOO_EARLY not in str(error) or attempt == _ATTEMPTS:
                 raise

@@ -78,6 +78,8 @@ def test_options_of_the_pipeline_are_known(page, words):
         elif group == "cluster":
             schemas = config.SCHEMAS["schema/cluster"].values()
             assert any(path == [one.name] for schema in schemas for one in fields(schema)), key
+        elif group == "validate":
+            assert path in [[one.name] for one in fields(config.ValidateConfig)], key
         elif group in config.GROUPS:
             name, option = path
             made = config.shipped(group, (object,))[name]

@@ -79,7 +79,7 @@ def test_operations_and_aggregates_meet_in_one_row():
         (0, 1, Layer.UCP, Op.SEND, 0): (12, 1100, 1),
         (0, 1, Layer.UCP, Op.SEND, 1): (1, 7, 0),
         (0, 1, Layer.UCP, Op.RECV, 0): (1, 100, 0),
-        (1, 0, Layer.UCP, Op.GET, 0): (1, 5, 0),
+        (0, 1, Layer.UCP, Op.GET, 0): (1, 5, 0),  # its bytes flow back
         (1, -1, Layer.OFI, Op.PUT, 0): (3, 2**64 - 1, 0),
         (-1, -1, 0, Op.PUT, 0): (1, 3, 0),
     }
@@ -149,7 +149,8 @@ def test_tables_equal_python_in_whatever_order_partitions_are_merged(pieces, ran
     first = min((row[0] for row in rows), default=0)
     shift = bin_shift(first, max((row[0] for row in rows), default=0))
     for t, proc, src, dst, layer, op, depth, size, flags in rows:
-        pair = pairs[src, dst, layer, op, depth]
+        ends = (dst, src) if op == Op.GET else (src, dst)
+        pair = pairs[(*ends, layer, op, depth)]
         pair[0], pair[1], pair[2] = pair[0] + 1, pair[1] + size, pair[2] + flags % 2
         if flags < OpFlag.NESTED:
             cell = bins[(t >> shift) - (first >> shift), proc, layer, op]

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from sigmatrace.validate.packets import FrameCounts, Op, Packet, PcapError, read_packets
+from sigmatrace.errors import PcapError
+from sigmatrace.validate.packets import FrameCounts, Op, Packet, read_packets
 from tests.unit.validate import wire
 from tests.unit.validate.wire import RC, UC, UD, XRC, packet, write_pcap
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from sigmatrace.errors import PcapError
 from sigmatrace.validate.connections import Connection
-from sigmatrace.validate.packets import PcapError
 from sigmatrace.validate.pcap import Flow, PacketCapture, Total, read_capture
 from tests.unit.validate import wire
 from tests.unit.validate.wire import A, B, packet, write_pcap

@@ -4,10 +4,14 @@
  * themselves, so nothing is lost and memory is bounded. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -16,11 +20,11 @@
 #include "core.h"
 
 #define SLOTS 32u
-#define STACK_BYTES (256u << 10)
+#define STACK_BYTES (1u << 20) /* the program's exit handlers may run on it: is_last */
 /* Naps of 50 us. The writer gets a while alone: two that write at once only wait, on their
  * processors, for each other's lock of the file. */
 #define ALONE 40
-#define PATIENCE 200000
+#define PATIENCE 20000 /* for others that write, about a second */
 
 enum { NEVER, IDLE, STARTED, ENDED };
 
@@ -34,7 +38,8 @@ static bool kept; /* a segment could not be written: it is in the ring file only
 static void nap(void)
 {
     int saved = errno;
-    nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+    /* By hand: the library's function would let this thread be cancelled here. */
+    syscall(SYS_nanosleep, &(struct timespec){.tv_nsec = 50000}, NULL);
     errno = saved;
 }
 
@@ -58,10 +63,29 @@ static bool take_one(void)
     return false;
 }
 
+/* Has the program ended its first thread by pthread_exit, and all others too? Then the process
+ * would have ended with the last of them, and it is for this thread to do that. */
+static bool is_last(void)
+{
+    char text[512];
+    unsigned long threads = 0;
+    char state = 0;
+    int fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    ssize_t n = read(fd, text, sizeof(text) - 1);
+    close(fd);
+    text[n > 0 ? n : 0] = 0;
+    const char *after = strrchr(text, ')'); /* the name before it may hold anything */
+    if (!after || sscanf(after + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d"
+                                    " %*d %*d %lu", &state, &threads) != 2)
+        return false;
+    return state == 'Z' && threads <= 2;
+}
+
 static void *work(void *nothing)
 {
     prctl(PR_SET_NAME, "sigmatrace");
-    st_local.mute = st_writer_part();
     /* It does not interrupt the thread that wakes it, whatever the program's own priority. */
     sched_setscheduler(0, SCHED_BATCH, &(struct sched_param){0});
     for (;;) {
@@ -69,8 +93,11 @@ static void *work(void *nothing)
         if (take_one())
             continue;
         __atomic_store_n(&asleep, 1, __ATOMIC_SEQ_CST);
-        syscall(SYS_futex, &calls, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+        syscall(SYS_futex, &calls, FUTEX_WAIT_PRIVATE, seen, &(struct timespec){.tv_sec = 1}, NULL,
+                0);
         __atomic_store_n(&asleep, 0, __ATOMIC_SEQ_CST);
+        if (is_last())
+            exit(0);
     }
     return nothing;
 }
@@ -143,11 +170,10 @@ bool st_background_put(struct st_area *area)
     return true;
 }
 
-bool st_background_wait(struct st_thread *thread)
+bool st_background_wait(struct st_thread *thread, int *naps)
 {
-    for (int naps = 0; naps < PATIENCE && __atomic_load_n(&thread->handed, __ATOMIC_ACQUIRE);
-         naps++)
-        if (naps < ALONE || !take_one())
+    for (; *naps < PATIENCE && __atomic_load_n(&thread->handed, __ATOMIC_ACQUIRE); ++*naps)
+        if (*naps < ALONE || !take_one())
             nap();
     return !__atomic_load_n(&thread->handed, __ATOMIC_ACQUIRE) &&
            !__atomic_load_n(&kept, __ATOMIC_RELAXED);

@@ -112,7 +112,6 @@ ST_HIDDEN void st_size_guard_begin(struct st_size_guard *guard);
 ST_HIDDEN void st_size_guard_end(struct st_size_guard *guard);
 ST_HIDDEN bool st_writer_open(const char *path);
 /* Gives the calling thread a descriptor table of its own, with the rank file alone in it. */
-ST_HIDDEN bool st_writer_part(void);
 ST_HIDDEN void st_writer_forked(bool may_close);
 /* One item, one write. False: not written, and the recording has stopped. */
 ST_HIDDEN bool st_writer_append(const void *item, size_t size);
@@ -205,7 +204,6 @@ struct st_local {
     uint64_t generation; /* of the process in which this thread is attached */
     struct st_thread *thread;
     uint8_t depth;
-    bool mute;      /* the writer: its descriptors are its own, stderr is not among them */
     bool attaching; /* or opening the files, or ending: a signal handler must not begin that */
 };
 extern ST_HIDDEN __thread struct st_local st_local;
@@ -235,7 +233,7 @@ ST_HIDDEN bool st_background_runs(void);
 /* False when there is no slot; its owner has counted it as handed. */
 ST_HIDDEN bool st_background_put(struct st_area *area);
 /* Until all that this thread handed over is written; false when something could not be. */
-ST_HIDDEN bool st_background_wait(struct st_thread *thread);
+ST_HIDDEN bool st_background_wait(struct st_thread *thread, int *naps);
 ST_HIDDEN void st_background_end(void);
 ST_HIDDEN void st_background_forked(bool may_start);
 

@@ -39,7 +39,7 @@ void st_process_say_failure(void)
 {
     static bool warned;
     const char *reason = __atomic_load_n(&st_process.reason, __ATOMIC_ACQUIRE);
-    if (!reason || st_local.mute)
+    if (!reason)
         return;
     st_warn_once(&warned, "recording stopped: %s: %s (%s); the program goes on", st_process.path,
                  reason, error_text(__atomic_load_n(&st_process.error, __ATOMIC_RELAXED)));
@@ -266,7 +266,8 @@ void st_flush(void)
     if (__atomic_exchange_n(&thread->busy, 1, __ATOMIC_ACQ_REL))
         return; /* a signal handler inside a record */
     st_thread_flush(thread);
-    st_background_wait(thread);
+    int naps = 0;
+    st_background_wait(thread, &naps);
     __atomic_store_n(&thread->busy, 0, __ATOMIC_RELEASE);
 }
 
@@ -314,13 +315,14 @@ static void __attribute__((destructor)) end(void)
         return;
     struct st_thread *self = st_thread_known();
     bool whole = true;
+    int naps = 0; /* of all threads together: one may have been interrupted for good in the midst */
     st_background_end();
     for (struct st_thread *thread = st_thread_first(); thread; thread = thread->all) {
         if (thread != self)
             let_end(thread);
         whole &= st_thread_flush(thread);
         whole &= st_aggregate_flush(thread);
-        whole &= st_background_wait(thread);
+        whole &= st_background_wait(thread, &naps);
     }
     st_clock_emit();
     st_process_say_failure();

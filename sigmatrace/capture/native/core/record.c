@@ -16,6 +16,9 @@ static __attribute__((noinline, cold)) bool make_room(struct st_thread *thread, 
 {
     struct st_segment *segment = &thread->segments[schema];
     st_clock_check();
+    /* Records in the file should find their channels there, should the ring file get lost. */
+    if (segment->area && schema != ST_SCHEMA_CHANNEL && thread->segments[ST_SCHEMA_CHANNEL].area)
+        st_segment_flush(thread, ST_SCHEMA_CHANNEL);
     bool done = !segment->area ? st_segment_make(thread, schema)
                                : st_segment_hand_over(thread, schema) ||
                                      st_segment_flush(thread, schema);

@@ -3,22 +3,16 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "msgpack.h"
 
-#ifndef SYS_close_range
-#define SYS_close_range 436
-#endif
-#ifndef CLOSE_RANGE_UNSHARE
-#define CLOSE_RANGE_UNSHARE (1u << 1)
-#endif
 #define FIRST_DESCRIPTOR 512 /* out of the way of programs that number their descriptors */
 
 static struct st_file file = {.fd = -1};
@@ -84,17 +78,6 @@ bool st_writer_open(const char *path)
     __atomic_store_n(&failed, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&writing, 0, __ATOMIC_RELAXED);
     return st_file_create(&file, path, O_RDWR | O_APPEND);
-}
-
-/* What the program closes and opens then cannot lead this thread into another file, and this
- * thread keeps nothing open that the program closes. Where the kernel cannot (before 5.9), it
- * goes on with the common table. */
-bool st_writer_part(void)
-{
-    unsigned fd = (unsigned)file.fd;
-    if (syscall(SYS_close_range, fd + 1, ~0u, CLOSE_RANGE_UNSHARE))
-        return false;
-    return !syscall(SYS_close_range, 0, fd - 1, 0);
 }
 
 void st_writer_forked(bool may_close)
@@ -165,12 +148,21 @@ static bool append(const void *item, size_t size)
     return false;
 }
 
+/* Not in the middle of an item: a cancelled thread ends where it would end untraced. */
+static int cancel_not_now(void)
+{
+    int before;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    return before;
+}
+
 bool st_writer_append(const void *item, size_t size)
 {
-    int saved = errno;
+    int saved = errno, cancel = cancel_not_now();
     __atomic_fetch_add(&writing, 1, __ATOMIC_SEQ_CST);
     bool done = !__atomic_load_n(&failed, __ATOMIC_SEQ_CST) && append(item, size);
     __atomic_fetch_sub(&writing, 1, __ATOMIC_SEQ_CST);
+    pthread_setcancelstate(cancel, NULL);
     errno = saved;
     return done;
 }

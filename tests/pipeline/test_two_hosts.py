@@ -1,0 +1,139 @@
+"""A recorded run on two hosts whose clocks disagree: what the recorded clock pairs alone give.
+
+``tests/data/two-hosts/README.md`` says how it was made.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from sigmatrace import api
+from sigmatrace.errors import DataLossError
+from sigmatrace.validate.pcap import read_capture
+
+ARCHIVE = Path(__file__).parents[1] / "data" / "two-hosts" / "two-hosts.tar.xz"
+MESSAGES = 500  # each way
+SIZE_BYTES = 64
+STAGES = ("clock", "topology", "match", "traffic", "messages")
+OTHER = {"node0": "node1", "node1": "node0"}
+NODES = {"10.77.0.1": "node0", "10.77.0.2": "node1"}
+
+
+@dataclass(frozen=True)
+class TwoHosts:
+    """The run.
+
+    Attributes:
+        run: Folder of its files.
+        result: Of the pipeline.
+        times: By sending host, when each message was sent and received by the trace (ns).
+        wire: By sending host, when each message was on the network, by a third clock (ns).
+    """
+
+    run: Path
+    result: api.Result
+    times: dict[str, list[tuple[int, int]]]
+    wire: dict[str, list[int]]
+
+
+@pytest.fixture(scope="module")
+def two_hosts(tmp_path_factory: pytest.TempPathFactory) -> TwoHosts:
+    run = tmp_path_factory.mktemp("two-hosts")
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(run, filter="data")
+    capture = run / "wire.pcap"
+    wire = {
+        NODES[flow.source]: [message.time_ns for message in flow.messages]
+        for flow in read_capture(capture).flows
+    }
+    overrides = [f"validate.pcap={capture}"]
+    result = api.run(
+        run, export="json", out=run / "out", stage=STAGES, strict=True, overrides=overrides
+    )
+    hosts = result.tables["processes"].column("host").to_pylist()
+    times = defaultdict(list)
+    for row in result.tables["message_pairs"].sort_by("flow").to_pylist():
+        times[hosts[row["src_proc"]]].append((row["send_ns"], row["receive_ns"]))
+    return TwoHosts(run, result, times, wire)
+
+
+def test_all_messages_are_matched(two_hosts):
+    ledger = two_hosts.result.ledger
+    assert ledger["balanced"] and ledger["lossless"]
+    match = ledger["stages"]["match"]
+    assert match["sends"] == match["sends_matched"] == 2 * MESSAGES
+    assert match["receives"] == match["receives_matched"] == 2 * MESSAGES
+    assert [len(two_hosts.times[host]) for host in OTHER] == [MESSAGES] * 2
+    assert [len(two_hosts.wire[host]) for host in OTHER] == [MESSAGES] * 2
+    rows = two_hosts.result.tables["traffic"].to_pylist()
+    amounts = {(row["count"], row["size_bytes"]) for row in rows}
+    assert amounts == {(MESSAGES, MESSAGES * SIZE_BYTES)}
+
+
+def test_violations_of_causality_are_counted(two_hosts):
+    told = two_hosts.result.ledger["stages"]["messages"]
+    early = [r - s for rows in two_hosts.times.values() for s, r in rows if r < s]
+    assert told["received_before_sent"] == len(early) == MESSAGES
+    assert told["worst_violation_ns"] == -min(early) == pytest.approx(957_760_316, abs=1000)
+    hosts = two_hosts.result.tables["processes"].column("host").to_pylist()
+    pair = f"{hosts.index('node0')} to {hosts.index('node1')}"
+    assert told["violations_by_pair"] == {pair: MESSAGES}
+
+
+def test_clock_pairs_of_each_host_fit(two_hosts):
+    quality = two_hosts.result.tables["clock_quality"].to_pylist()
+    assert [(row["pairs"], row["bad_pairs"]) for row in quality] == [(24, 0), (23, 0)]
+    assert all(row["calibrated"] and row["error_ns"] < 100 for row in quality)
+    assert two_hosts.result.ledger["stages"]["clock"]["steps"]["count"] == 0
+
+
+def test_one_offset_for_each_host_puts_every_message_in_order(two_hosts):
+    """Sent, then on the network, then received: so that only the clocks are to blame."""
+    offsets = {}
+    for host, other in OTHER.items():
+        sent = zip(two_hosts.times[host], two_hosts.wire[host], strict=True)
+        received = zip(two_hosts.times[other], two_hosts.wire[other], strict=True)
+        least = max(send - wire for (send, _), wire in sent)
+        most = min(receive - wire for (_, receive), wire in received)
+        assert least < most
+        offsets[host] = (least + most) / 2
+    assert offsets["node0"] - offsets["node1"] == pytest.approx(0.963e9, abs=2e6)
+
+
+def test_the_wire_shows_what_the_trace_says(two_hosts):
+    rows = two_hosts.result.tables["wire_flows"].to_pylist()
+    amounts = {(row["traced"], row["traced_bytes"], row["verdict"]) for row in rows}
+    assert amounts == {(MESSAGES, MESSAGES * SIZE_BYTES, "equal")}
+    assert "wire       2 flows, all equal" in two_hosts.result.lines
+    assert two_hosts.result.ledger["stages"]["wire"]["frames"]["damaged"] == 0
+
+
+def test_a_message_that_is_not_on_the_wire_is_told_and_an_error_with_strict(two_hosts, tmp_path):
+    capture = tmp_path / "changed.pcap"
+    capture.write_bytes(without_last_send((two_hosts.run / "wire.pcap").read_bytes()))
+    options = {"export": "json", "stage": STAGES, "overrides": [f"validate.pcap={capture}"]}
+    done = api.run(two_hosts.run, out=tmp_path / "out", **options)
+    assert done.lines[-2] == "wire       2 flows, 1 different, 1 equal"
+    told = f"send: {MESSAGES} of {MESSAGES * SIZE_BYTES} bytes in the trace, {MESSAGES - 1} of"
+    assert told in done.lines[-1]
+    assert done.ledger["lossless"]
+    with pytest.raises(DataLossError, match=r"1 flow differs from the packet capture: 10\.77\.0"):
+        api.run(two_hosts.run, out=tmp_path / "strict", strict=True, **options)
+    assert not (tmp_path / "strict").exists()
+
+
+def without_last_send(pcap: bytes) -> bytes:
+    """The capture without the last packet that carries a message, and without its repetitions."""
+    frames, at = [], 24
+    while at < len(pcap):
+        end = at + 16 + int.from_bytes(pcap[at + 8 : at + 12], "little")
+        frames.append(pcap[at:end])
+        at = end
+    sends = [frame for frame in frames if len(frame) >= 16 + 42 + 12 + SIZE_BYTES]
+    header = slice(16 + 42, 16 + 42 + 12)  # behind those of the record, Ethernet, IPv4 and UDP
+    return pcap[:24] + b"".join(f for f in frames if f[header] != sends[-1][header])

@@ -1,0 +1,157 @@
+"""The stage that compares: flows from the tables of a run, sums over partitions, what it says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sigmatrace.errors import PcapError
+from sigmatrace.schema import Dir, Layer, Op, Queue
+from sigmatrace.validate.wire import Places, Wire
+from tests.factories import make_partition, make_run
+from tests.unit.validate import wire
+from tests.unit.validate.wire import A, B, packet, write_pcap
+
+V4 = {A: f"{0xFFFF:024x}0a000001", B: f"{0xFFFF:024x}0a000002"}
+LINK = {A: "fe80" + "0" * 27 + "1", B: "fe80" + "0" * 27 + "2"}
+WRITE, SEND, BIND = 0, 2, 8
+
+
+def run(mode="full"):
+    """Rank 0 with a connected queue pair (7) and one for datagrams (8); its peer is rank 1."""
+    ends = [(0, 7, f"ib:{V4[A]}:22", f"ib:{LINK[B]}:11"), (0, 8, f"ib:{LINK[A]}:23", "")]
+    ends += [
+        (1, 5, f"ib:{LINK[B]}:11", f"ib:{V4[A]}:22"),
+        (1, 6, "ib:lid5/fe80:9", "ib:lid6/fe80:9"),
+    ]
+    endpoints = [
+        {"proc": p, "object": o, "layer": Layer.VERBS, "type": "ib_qp", "local": x, "peer": y}
+        for p, o, x, y in ends
+    ]
+    channels = [
+        {"proc": 0, "object": 7, "peer": 7, "dir": Dir.OUT, "layer": Layer.VERBS},
+        {"proc": 0, "object": 8, "peer": 9, "dir": Dir.OUT, "layer": Layer.VERBS},
+        {"proc": 1, "object": 5, "peer": 5, "dir": Dir.IN, "layer": Layer.VERBS},
+        {"proc": 0, "object": 7, "peer": 7, "dir": Dir.OUT, "layer": Layer.UCP},
+        {"proc": 1, "object": 6, "peer": 6, "dir": Dir.OUT, "layer": Layer.VERBS},
+    ]
+    gids = [
+        {"proc": proc, "port": 3, "index": index, "gid": gids[host]}
+        for proc, host in enumerate((A, B))
+        for index, gids in enumerate((LINK, V4))
+    ]
+    return make_run(
+        processes=[{"mode": mode}, {"mode": mode}],
+        endpoints=endpoints,
+        channels=channels,
+        addresses=[{"proc": 0, "av": 8, "addr": 9, "name": f"ib:{LINK[B]}:33"}],
+        gids=gids,
+    )
+
+
+def op(code, size, channel=0, proc=0):
+    return {"proc": proc, "channel": channel, "op": code, "size_bytes": size}
+
+
+def request(position, opcode, size, raddr=0, rkey=0, queue=Queue.SEND):
+    at = {"proc": 0, "object": 7, "position": position, "queue": queue, "opcode": opcode}
+    return {**at, "size_bytes": size, "raddr": raddr, "rkey": rkey}
+
+
+PARTS = [
+    make_partition(
+        0,
+        ops=[op(Op.SEND, 10), op(Op.RECV, 10, 2, 1), op(Op.SEND, 99, 3), op(Op.SEND, 50, 1)],
+        requests=[request(0, SEND, 10), request(0, SEND, 77, queue=Queue.RECV)],
+    ),
+    make_partition(
+        1,
+        ops=[op(Op.PUT, 20), op(Op.BIND, 0), op(Op.SEND, 5, 4, 1)],
+        requests=[request(2, WRITE, 20, 0x1000, 7), request(1, BIND, 0)],
+    ),
+]
+FRAMES = [
+    packet(wire.SEND_ONLY, 5, 10),
+    packet(wire.WRITE_ONLY, 6, 20, headers=wire.reth(0x1000, 7, 20)),
+    packet(wire.UD | wire.SEND_ONLY, 1, 50, qpn=0x33, headers=wire.deth(0x23)),
+]
+
+
+def outcome(tmp_path: Path, frames=FRAMES, of=None):
+    stage = Wire(str(write_pcap(tmp_path / "x.pcap", frames)))
+    right, left = (stage.summarize(part) for part in reversed(PARTS))
+    of = of or run()
+    resolved = stage.resolve(stage.combine(left, right), of)
+    table = stage.results(resolved)["wire_flows"].to_pylist()
+    return table, stage.account(resolved), stage.lines(resolved, of)
+
+
+def row(qpn, code, messages, length, **more):
+    counts = {"traced": messages, "traced_bytes": length}
+    counts |= {"captured": messages, "captured_bytes": length}
+    return {"source": A, "destination": B, "qpn": qpn, "op": code, **counts, **more}
+
+
+def test_all_equal(tmp_path):
+    table, account, lines = outcome(tmp_path)
+    assert table == [
+        row(0x11, Op.SEND, 1, 10, verdict="equal"),
+        row(0x11, Op.PUT, 1, 20, verdict="equal"),
+        row(0x33, Op.SEND, 1, 50, verdict="equal"),
+    ]
+    assert (account["flows"], account["equal"], account["requests"]) == (2, 2, 2)
+    assert account["frames"]["roce"] == 3
+    assert lines == ["wire       2 flows, all equal"]
+
+
+def test_differences_are_told(tmp_path):
+    frames = [FRAMES[0], packet(wire.WRITE_ONLY, 6, 20, headers=wire.reth(0x1008, 7, 20))]
+    frames.append(packet(wire.SEND_ONLY, 9, 4, source=B, destination=A, qpn=0x99))
+    _, account, lines = outcome(tmp_path, frames)
+    counts = {name: account[name] for name in ("flows", "equal", "differs", "not_traced")}
+    assert counts == {"flows": 3, "equal": 0, "differs": 2, "not_traced": 1}
+    assert lines[0] == "wire       3 flows, 2 different, 1 not traced"
+    told = f"{A} to queue pair 0x11 of {B}: request 1 is another one"
+    missing = f"{A} to queue pair 0x33 of {B}: send: 1 of 50 bytes in the trace, 0 of 0 bytes"
+    assert [line.strip() for line in lines[1:]] == [told, f"{missing} on the wire"]
+    assert account["differing"] == [line.strip() for line in lines[1:]]
+
+
+def test_without_requests_amounts_are_compared(tmp_path):
+    frames = [FRAMES[0], packet(wire.WRITE_ONLY, 6, 20, headers=wire.reth(1, 2, 20)), FRAMES[2]]
+    _, account, _ = outcome(tmp_path, frames, run(mode="simple"))
+    assert (account["equal"], account["requests"]) == (2, 0)
+
+
+def test_frames_that_are_not_decoded_are_told(tmp_path):
+    _, account, lines = outcome(tmp_path, [*FRAMES, FRAMES[0][:50]])
+    assert account["frames"]["damaged"] == 1
+    assert lines == ["wire       2 flows, all equal, 1 frame not decoded"]
+
+
+def test_aggregates_count(tmp_path):
+    stage = Wire(str(write_pcap(tmp_path / "x.pcap", FRAMES[:1])))
+    rows = [{"channel": 0, "op": Op.SEND, "count": 1, "size_bytes": 10}]
+    part = make_partition(0, aggregates=rows)
+    resolved = stage.resolve(stage.summarize(part), run(mode="aggregate"))
+    assert stage.account(resolved)["equal"] == 1
+
+
+def test_a_gid_that_two_ports_claim_is_a_place_of_its_own():
+    gids = [
+        {"proc": proc, "port": 1, "index": index, "gid": gid}
+        for proc, host in enumerate((A, B))
+        for index, gid in enumerate((LINK[A], V4[host]))
+    ]
+    places = Places(make_run(processes=[{}, {}], gids=gids))
+    assert places.of_ip("fe80::1") == "fe80::1"
+    assert [places.of_ip(host) for host in (A, B, "10.9.9.9")] == [A, B, "10.9.9.9"]
+
+
+def test_a_file_that_is_no_capture_is_refused_before_anything_is_read(tmp_path):
+    (tmp_path / "text").write_text("no capture")
+    with pytest.raises(PcapError, match="is not a pcap file"):
+        Wire(str(tmp_path / "text"))
+    with pytest.raises(PcapError, match="cannot be read: No such file"):
+        Wire(str(tmp_path / "missing"))
