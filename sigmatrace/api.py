@@ -114,7 +114,8 @@ def open_run(folder: str | os.PathLike[str], *, run_id: str | None = None) -> Ru
     kernel_cache.use_writable_cache()
     from sigmatrace import pipeline
 
-    return pipeline.index(Path(folder), Cluster(), run_id=run_id).run
+    size = config.Config.partition_mb << 20
+    return pipeline.index(Path(folder), Cluster(), partition_bytes=size, run_id=run_id).run
 
 
 def plan(settings: Settings) -> Plan:

@@ -12,13 +12,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import hydra
-from hydra.errors import (
-    HydraException,
-)
+from hydra.errors import HydraException
 from omegaconf import DictConfig
-from omegaconf.errors import (
-    OmegaConfBaseException,
-)
+from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError
 
 from sigmatrace import argv, config, mistakes

@@ -1,10 +1,10 @@
 """How kernels are compiled: ahead of the first call, without the GIL, cached on disk.
 
-Arrays in signatures: dtype, R (only read) or W (written, too), and the dimensions beyond one.
-
 Every kernel has explicit signatures, so importing its module compiles it (or loads it from
 the cache); whoever uses one imports it inside the function that calls it.
-Read-only inputs: a mutable array may be passed where a read-only one is declared, so one
+
+Arrays in signatures are named by dtype, R (only read) or W (written, too), and the dimensions
+beyond one. A mutable array may be passed where a read-only one is declared, so one
 signature serves both Arrow's buffers and numpy's own arrays.
 """
 

@@ -56,8 +56,6 @@ def build(
         balance += _judge_own(name, numbers.get("balance", ()), book)
     for name, one in exported.items():
         balance += _judge_own(name, [*_records(one.counts), *one.balance], book)
-    if "perfetto" in exported:
-        balance += _judge_own("perfetto", _of_perfetto(book["exports"]["perfetto"]), book)
     return {
         **book,
         "balance": balance,
@@ -92,33 +90,6 @@ def _records(counts: Numbers) -> Iterator[dict[str, Any]]:
             text = f"{' + '.join(parts)} = {schema} records".replace("_", " ")
             left = sum(counts[part] for part in parts)
             yield {"name": text, "left": left, "right": f"records.{schema}"}
-
-
-def _of_perfetto(counts: Numbers) -> Iterator[dict[str, Any]]:
-    regions = sum(counts[key] for key in ("regions_closed", "regions_open", "mark_instants"))
-    events = sum(counts[f"{schema}_records"] for schema in ("op", "completion", "request", "cqe"))
-    yield {
-        "name": "slices + instants = operations + completions + requests + cqes + regions"
-        " + instants of the program",
-        "left": counts["slices"] + counts["instants"],
-        "right": events + regions,
-    }
-    ends = counts["regions_closed"] + counts["regions_stray_ends"]
-    yield {
-        "name": "marks = 2 closed regions + open + stray ends + instants + counters + unknown",
-        "left": counts["mark_records"],
-        "right": regions + ends + counts["mark_counters"] + counts["mark_unknown"],
-    }
-    yield {
-        "name": "counters = those of the program + of the traffic + of objects",
-        "left": counts["counters"],
-        "right": sum(counts[f"{what}_counters"] for what in ("mark", "traffic", "object")),
-    }
-    yield {
-        "name": "matched = flows + receives before their sends",
-        "left": "stages.match.sends_matched",
-        "right": counts["flows"] + counts["flows_backwards"],
-    }
 
 
 def _judge(name: str, left: int, right: int) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from sigmatrace.capture.account import Account, account, damage_rows
 from sigmatrace.capture.index import FileIndex, find_rank_files, index_file
 from sigmatrace.capture.merge import ProcessBase, merge
 from sigmatrace.capture.read import PartitionSpec, ReadLoss, plan, read
+from sigmatrace.capture.tables import without_rows
 from sigmatrace.cluster import Cluster, Graph, Key, Shared
 from sigmatrace.errors import OutputError, PipelineError, RunNotFoundError, SigmaTraceError
 from sigmatrace.export.base import Exported, Exporter, Piece
@@ -97,8 +98,8 @@ def index(
     folder: Path,
     cluster: Cluster,
     *,
+    partition_bytes: int,
     run_id: str | None = None,
-    partition_bytes: int = 12 << 20,
     progress: TextIO | None = None,
 ) -> Indexed:
     """Read everything of a run but its events.
@@ -154,10 +155,11 @@ def correlate(
             run = _resolve(stage, summaries[stage.name], run, resolved)
     accounts = {}
     for exchange, table in zip(chosen.exchanges, outcome.joined, strict=True):
-        if table is not None:
-            run = run.with_results(dict.fromkeys(exchange.produces, table))
-            with _blamed(exchange, "account"):
-                accounts[exchange.name] = exchange.account(table)
+        ((name, columns),) = exchange.produces.items()
+        joined = without_rows(columns) if table is None else table
+        run = run.with_results({name: joined})
+        with _blamed(exchange, "account"):
+            accounts[exchange.name] = exchange.account(joined)
     late = damage_rows(indexed.files, indexed.bases, outcome.loss)
     run = run.with_results({"damage": pa.concat_tables([run.tables["damage"], late])})
     lines: list[str] = []
@@ -209,17 +211,8 @@ def _compute(
 ) -> _Outcome:
     shared = Shared(work, work.staging)
     graph, key, counted = _graph(shared, work, indexed.partitions)
-    modules = sorted(
-        {
-            type(one).__module__
-            for one in (
-                *(s for s, _ in work.stages),
-                *work.summed,
-                *work.exchanges,
-                *work.exporters,
-            )
-        }
-    )
+    steps = (*(s for s, _ in work.stages), *work.summed, *work.exchanges, *work.exporters)
+    modules = sorted({type(one).__module__ for one in steps})
     with Progress(what, len(counted), progress) as shown:
         outcome: _Outcome = cluster.compute(graph, key, counted, shown, modules)
     return outcome

@@ -67,7 +67,8 @@ def make(steps: Iterable[Step], exporters: Iterable[Exporter]) -> Plan:
 
     Raises:
         PipelineError: A column has no producer, two producers or another dtype than is
-            required, or steps need each other's columns. The stage and column are named.
+            required, steps need each other's columns, or an exchange does not produce exactly
+            one whole-run table. The stage and column are named.
     """
     steps = sorted(steps, key=lambda step: step.name)
     chosen = sorted(exporters, key=lambda exporter: exporter.name)
@@ -76,6 +77,7 @@ def make(steps: Iterable[Step], exporters: Iterable[Exporter]) -> Plan:
     for exporter in chosen:
         _providers(exporter.name, exporter.requires, producers)
     ordered = _sorted(steps, needs)
+    _check_exchanges(ordered)
     _check_times(ordered, needs)
     return Plan(
         tuple(step for step in ordered if isinstance(step, Stage)),
@@ -195,6 +197,19 @@ def _cycle(start: str, waits: Mapping[str, Mapping[str, Column]], done: set[str]
         for user, maker in itertools.pairwise(circle)
     )
     return PipelineError(f"stages need each other: {', '.join(links)}", "break the cycle")
+
+
+def _check_exchanges(steps: Iterable[Step]) -> None:
+    """Refuse exchanges that do not make exactly one whole-run table."""
+    events = _event_tables(steps)
+    for step in steps:
+        made = list(step.produces) if isinstance(step, Exchange) else ["one"]
+        if len(made) != 1 or made[0] in events:
+            raise PipelineError(
+                f"{step.name} produces {', '.join(made) or 'nothing'}, but what it joins is one "
+                "table of the whole run",
+                "name exactly one, that partitions do not have, in produces",
+            )
 
 
 def _check_times(ordered: Sequence[Step], needs: Mapping[str, set[Column]]) -> None:

@@ -35,10 +35,6 @@ def text(
         lines += [f"  {path}" for path in made]
         if name in hints:
             lines.append(f"    {hints[name]}")
-        backwards = book["exports"][name].get("flows_backwards", 0)
-        if backwards:
-            shown = count_text(backwards)
-            lines.append(f"    {shown} without an arrow: received before sent (clocks)")
     lines += [f"  {out / name}" for name in (SUMMARY, LEDGER, RUN)]
     lines += [f"WARNING: the ledger does not balance: {x}" for x in ledger.violated(book)]
     return "\n".join(lines)
@@ -47,6 +43,7 @@ def text(
 def _events(run: Run, book: Mapping[str, Any]) -> Iterator[str]:
     counts = {name: one["read"] + one["read_open"] for name, one in book["records"].items()}
     shown = {"op": "operation", "completion": "completion", "mark": "mark", "target": "target",
+             "request": "verbs request", "cqe": "verbs completion",
              "aggregate": "aggregate row"}  # fmt: skip
     parts = [counted(counts[key], word) for key, word in shown.items() if counts[key]]
     if counts["aggregate"]:

@@ -10,15 +10,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sigmatrace.capture.index import FROM_RING, FileIndex, LostChunk
+from sigmatrace.capture.index import COMPLETE, FROM_RING, FileIndex, LostChunk, dropped
 from sigmatrace.capture.items import CUT, DAMAGED, WHOLE
 from sigmatrace.capture.merge import ProcessBase
 from sigmatrace.capture.read import ReadLoss
 from sigmatrace.capture.tables import rows
 from sigmatrace.schema import Schema
-
-COMPLETE = ("exit", "stop")
-"""Reasons of end items after which nothing is missing."""
 
 
 @dataclass
@@ -227,7 +224,8 @@ def _add(
         total.bad_channel_open += bad
         total.unused_open += unused
         total.damaged_open += damaged
-        total.dropped += _dropped(chunks, {x.offset for x in lost})
+        whole = chunks[~np.isin(chunks["offset"], [x.offset for x in lost])]
+        total.dropped += dropped(whole)
         return
     written = index.end.written.get(schema, 0)
     found = read + damaged + bad + unused
@@ -249,11 +247,3 @@ def _gaps(chunks: np.ndarray) -> int:
         seqs = np.unique(chunks["seq"][chunks["thread"] == tid])
         gaps += int(seqs[-1]) + 1 - len(seqs)
     return gaps
-
-
-def _dropped(chunks: np.ndarray, lost: set[int]) -> int:
-    """Return the drops that the readable chunks of a file without an end item tell of."""
-    chunks = chunks[~np.isin(chunks["offset"], list(lost))]
-    return sum(
-        int(chunks["dropped"][chunks["thread"] == tid].max()) for tid in np.unique(chunks["thread"])
-    )

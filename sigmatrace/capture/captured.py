@@ -9,12 +9,7 @@ import numpy as np
 
 from sigmatrace.capture import header as headers
 from sigmatrace.capture import items
-from sigmatrace.capture.index import (
-    FROM_RING,
-    FileIndex,
-    find_rank_files,
-    index_file,
-)
+from sigmatrace.capture.index import FROM_RING, FileIndex, dropped, find_rank_files, index_file
 from sigmatrace.capture.report import Captured
 from sigmatrace.capture.view import opened
 from sigmatrace.errors import ChunkFormatError, RunNotFoundError
@@ -64,7 +59,7 @@ def _captured(index: FileIndex) -> Captured:
     header, end = index.header, index.end
     operations = _operations(index)
     libraries = index.tables["libraries"].select(["name", "version", "how"]).to_pylist()
-    dropped = sum(end.dropped.values()) if end else _dropped(index)
+    drops = sum(end.dropped.values()) if end else dropped(index.chunks)
     ring = Path(index.ring)
     size = index.size_bytes + (ring.stat().st_size if end is None and ring.exists() else 0)
     return Captured(
@@ -79,7 +74,7 @@ def _captured(index: FileIndex) -> Captured:
         marks=int(index.chunks["count"][index.chunks["schema"] == Schema.MARK].sum()),
         moves_data=_moves_data(index, operations),
         size_bytes=size,
-        dropped=dropped,
+        dropped=drops,
         lost=dict(end.lost) if end else {},
         end=end.reason if end else "",
     )
@@ -110,13 +105,3 @@ def _rows(index: FileIndex, *schemas: Schema) -> Iterator[np.ndarray]:
                 first = int(chunk["data"])
                 size = int(chunk["count"]) * dtype.itemsize
                 yield np.frombuffer(data[first : first + size], dtype)
-
-
-def _dropped(index: FileIndex) -> int:
-    """Sum the last count of drops of each thread and schema."""
-    keys = {(int(chunk["schema"]), int(chunk["thread"])) for chunk in index.chunks}
-    chunks = index.chunks
-    return sum(
-        int(chunks["dropped"][(chunks["schema"] == s) & (chunks["thread"] == t)].max())
-        for s, t in keys
-    )

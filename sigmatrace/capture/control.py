@@ -30,7 +30,6 @@ void st_start(void);
 void st_flush(void);
 uint32_t st_name(const char *text);
 void st_mark(uint64_t t_tsc, double value, uint32_t name, uint8_t kind);
-uint32_t st_crc32c(uint32_t crc, const void *data, size_t size);
 uint64_t st_tsc(void);
 bool st_clock_pair(uint64_t *tsc, uint64_t *wall_ns, uint64_t *width_tsc);
 """
@@ -159,18 +158,3 @@ def clock_pair() -> ClockPair:
     if not core.st_clock_pair(tsc, wall_ns, width):
         raise CaptureError("the clock of SIGMATRACE_CLOCK cannot be read")
     return ClockPair(int(tsc[0]), int(wall_ns[0]), int(width[0]))
-
-
-def crc32c(data: bytes | bytearray | memoryview, crc: int = 0) -> int:
-    """CRC-32C (Castagnoli) by the processor's instruction.
-
-    Args:
-        data: Any contiguous buffer, not copied.
-        crc: Checksum of what comes before `data`, to go on from.
-
-    Returns:
-        The checksum, 32 bits.
-    """
-    ffi, core = _core()
-    view = ffi.from_buffer(data)
-    return int(core.st_crc32c(crc, view, len(view)))

@@ -65,6 +65,9 @@ CHUNK = np.dtype(
 )
 """``ChunkRow`` as an array; ``records`` is named ``count`` there, as in the format."""
 
+COMPLETE = ("exit", "stop")
+"""Reasons of end items after which nothing is missing."""
+
 
 @dataclass(frozen=True)
 class End:
@@ -353,3 +356,9 @@ def _leave_out_unknown_layouts(index: FileIndex) -> None:
         if chunk["source"] == FROM_FILE:
             index.damage.append((int(chunk["offset"]), int(chunk["size_bytes"]), "unknown"))
     index.chunks = index.chunks[known]
+
+
+def dropped(chunks: np.ndarray) -> int:
+    """Return the drops that chunks tell of: the last count of each schema and thread."""
+    key = chunks["schema"].astype(np.uint64) << np.uint64(32) | chunks["thread"]
+    return sum(int(chunks["dropped"][key == one].max()) for one in np.unique(key))

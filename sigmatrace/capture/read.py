@@ -22,8 +22,6 @@ from sigmatrace.capture.view import FileView, opened
 from sigmatrace.partition import Partition
 from sigmatrace.schema import EVENT_NAMES, RECORDS, Schema
 
-TARGET_BYTES = 12 << 20
-
 
 @dataclass(frozen=True)
 class Piece:
@@ -106,7 +104,7 @@ class ReadLoss:
 def plan(
     indexes: Sequence[FileIndex],
     bases: Sequence[ProcessBase],
-    target_bytes: int = TARGET_BYTES,
+    target_bytes: int,
 ) -> list[PartitionSpec]:
     """Return the partitions of a run, each of about ``target_bytes`` of records.
 

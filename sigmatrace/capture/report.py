@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sigmatrace.capture.index import COMPLETE
 from sigmatrace.text import byte_text, count_text, counted
 
 _LINES_MAX = 32
@@ -66,7 +67,7 @@ class Captured:
         ]
         if not self.end:
             parts.append("no end (killed, replaced by exec, or still running)")
-        elif self.end not in ("exit", "stop"):
+        elif self.end not in COMPLETE:
             parts.append(f"stopped: {self.end}")
         return (
             f"{who}{self.program} [{self.host}:{self.pid}]:"

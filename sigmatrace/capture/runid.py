@@ -17,21 +17,33 @@ _JOB_VARIABLES = (
     ("PALS_APID",),
     ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT"),
 )
-_RANK_VARIABLES = ("PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PALS_RANKID", "FLUX_TASK_RANK")
+RANK_VARIABLES = (
+    ("RANK", "TORCHELASTIC_RUN_ID"),
+    ("OMPI_COMM_WORLD_RANK", None),
+    ("PMIX_RANK", None),
+    ("PMI_RANK", None),
+    ("MV2_COMM_WORLD_RANK", None),
+    ("PALS_RANKID", None),
+    ("FLUX_TASK_RANK", None),
+    ("RANK", "WORLD_SIZE"),
+    # A batch script sees SLURM_PROCID too; only a step's ranks see SLURM_STEP_ID.
+    ("SLURM_PROCID", "SLURM_STEP_ID"),
+)
+"""Variable with the rank, and another that must be there too; as in ``native/core/config.c``."""
+_BY_HAND = ("RANK", "WORLD_SIZE")
 
 
 def job_rank(environment: Mapping[str, str]) -> str | None:
     """Return this process's rank in the job that mpirun, srun or the like started.
 
-    None when no launcher started it.
+    None when no launcher started it. ``RANK`` and ``WORLD_SIZE`` alone, set by hand or by who
+    starts containers, tell a rank, but nothing that names the job: they do not count here.
     """
-    for name in _RANK_VARIABLES:
-        if name in environment:
+    for name, only_with in RANK_VARIABLES:
+        there = name in environment and (only_with is None or only_with in environment)
+        if there and (name, only_with) != _BY_HAND:
             return environment[name]
-    # A batch script sees SLURM_PROCID too; only a step's ranks see SLURM_STEP_ID.
-    if "SLURM_STEP_ID" in environment and "SLURM_PROCID" in environment:
-        return environment["SLURM_PROCID"]
-    return environment.get("RANK") if "TORCHELASTIC_RUN_ID" in environment else None
+    return None
 
 
 def under_launcher(environment: Mapping[str, str]) -> bool:

@@ -45,6 +45,11 @@ def rows(name: str, values: Sequence[Sequence[Any]], without: Sequence[str] = ()
     return table(name, dict(zip(keys, columns, strict=True)), without)
 
 
+def without_rows(columns: Mapping[str, str]) -> pa.Table:
+    """Return a table of these columns, name to dtype as in ``schema.py``, without rows."""
+    return pa.table({name: pa.array([], arrow_type(kind)) for name, kind in columns.items()})
+
+
 @functools.cache
 def empty(name: str, without: tuple[str, ...] = ()) -> pa.Table:
     """Return the table ``name`` without rows."""

@@ -19,7 +19,7 @@ import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO, ClassVar
+from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 
@@ -192,7 +192,7 @@ class PerfettoExporter(Exporter):
             total.update(more)
         total.update(flows.count([staging / piece.files[2] for piece in pieces]))
         total.update(_counted(counters, depths))
-        return Exported((OUTPUT,), dict(total), _hint(total, base_ns))
+        return Exported((OUTPUT,), dict(total), _hint(total, base_ns), balance(total))
 
 
 def _counted(counters: Sequence[Counters], depths: Depths) -> Mapping[str, int]:
@@ -214,7 +214,40 @@ def _hint(counts: Mapping[str, int], base_ns: int) -> str:
             "rows of mode aggregate have no times and are",
         )
         hint += f"; {rows} not in it: export=json, csv, matrix or parquet shows what they hold"
+    if counts["flows_backwards"]:
+        shown = counted(counts["flows_backwards"], "message")
+        hint += f"; {shown} without an arrow: received before sent (clocks)"
     return hint
+
+
+def balance(counts: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Return the equations of the counts, in the ledger's form; see ``PerfettoExporter``."""
+    regions = sum(counts[key] for key in ("regions_closed", "regions_open", "mark_instants"))
+    events = sum(counts[f"{schema}_records"] for schema in ("op", "completion", "request", "cqe"))
+    ends = counts["regions_closed"] + counts["regions_stray_ends"]
+    return [
+        {
+            "name": "slices + instants = operations + completions + requests + cqes + regions"
+            " + instants of the program",
+            "left": counts["slices"] + counts["instants"],
+            "right": events + regions,
+        },
+        {
+            "name": "marks = 2 closed regions + open + stray ends + instants + counters + unknown",
+            "left": counts["mark_records"],
+            "right": regions + ends + counts["mark_counters"] + counts["mark_unknown"],
+        },
+        {
+            "name": "counters = those of the program + of the traffic + of objects",
+            "left": counts["counters"],
+            "right": sum(counts[f"{what}_counters"] for what in ("mark", "traffic", "object")),
+        },
+        {
+            "name": "matched = flows + receives before their sends",
+            "left": "stages.match.sends_matched",
+            "right": counts["flows"] + counts["flows_backwards"],
+        },
+    ]
 
 
 def _kept(path: Path) -> Mapping[str, np.ndarray]:

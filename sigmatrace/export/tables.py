@@ -8,12 +8,25 @@ import numpy as np
 import pyarrow as pa
 
 from sigmatrace.partition import Run, column
-from sigmatrace.schema import INDEX_TABLES, STAGE_TABLES, Dir, Fate, Kind, Layer, MarkKind, Op
+from sigmatrace.schema import (
+    INDEX_TABLES,
+    STAGE_TABLES,
+    Dir,
+    Fate,
+    Kind,
+    Layer,
+    MarkKind,
+    Op,
+    Owner,
+    Queue,
+)
 
 WORDS: dict[str, type[IntEnum]] = {
-    "dir": Dir, "fate": Fate, "kind": Kind, "layer": Layer, "op": Op,
+    "dir": Dir, "fate": Fate, "kind": Kind, "layer": Layer, "op": Op, "queue": Queue,
 }  # fmt: skip
-"""What the codes of a column mean; those of ``marks.kind`` alone mean something else there."""
+"""What the codes of a column mean, where ``OF_TABLE`` does not say otherwise."""
+OF_TABLE: dict[str, type[IntEnum]] = {"marks.kind": MarkKind, "requests.owner": Owner}
+"""What they mean in one event table; columns of these names are something else in others."""
 
 
 def named(run: Run, name: str) -> pa.Table:
@@ -41,7 +54,7 @@ def named(run: Run, name: str) -> pa.Table:
 
 def codes() -> pa.Table:
     """Return what codes mean: ``field`` (name of a column), ``code``, ``name``."""
-    known: dict[str, type[IntEnum]] = {**WORDS, "marks.kind": MarkKind}
+    known: dict[str, type[IntEnum]] = {**WORDS, **OF_TABLE}
     rows = [
         {"field": field, "code": int(one), "name": one.name.lower()}
         for field, words in known.items()

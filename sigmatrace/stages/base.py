@@ -93,6 +93,11 @@ class Exchange:
 
     ``split`` sorts the rows of a partition into at most ``buckets`` buckets by a key that is
     equal at both ends; ``join`` gets all pieces of one bucket and returns a table.
+
+    Attributes:
+        name: Name in the configuration, the ledger and in errors.
+        requires: Columns read, by table, with dtypes.
+        produces: The one whole-run table that is made; without rows where nothing has met.
     """
 
     name: ClassVar[str]

@@ -7,7 +7,7 @@ A send completion retires the unsignaled requests before it, too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from sigmatrace.partition import Partition, Run
 from sigmatrace.schema import NO_POSITION, STAGE_TABLES, Columns, Owner, Queue
 from sigmatrace.stages.base import Stage, SummaryKind
+from sigmatrace.text import count_text, counted
 
 _QUEUE = ["proc", "object", "queue"]
 _KIND = ["proc", "queue", "opcode", "status"]
@@ -114,6 +115,7 @@ class Completion(Stage):
             "send_retired": retired,
             "send_outstanding": outstanding,
             "receives_posted": _sum(own.column("requests")) + _sum(shared.column("requests")),
+            "receives_completed": _sum(own.column("cqes")) + _sum(shared.column("cqes")),
             "not_joined": total["cqes"] - total["joined"],
             "not_joined_shared": _sum(shared.column("cqes")) - _sum(shared.column("joined")),
             "balance": [
@@ -131,6 +133,19 @@ class Completion(Stage):
                 },
             ],
         }
+
+    def lines(self, resolved: Completed, run: Run) -> Sequence[str]:
+        """Return what completed of what was posted; nothing for a run without requests."""
+        counts: Mapping[str, Any] = self.account(resolved)
+        if not counts["requests"] and not counts["cqes"]:
+            return ()
+        names = ("retired", "requests", "outstanding")
+        retired, sends, outstanding = (count_text(counts[f"send_{name}"]) for name in names)
+        received, posted = (count_text(counts[f"receives_{x}"]) for x in ("completed", "posted"))
+        return [
+            f"completed  {retired} of {sends} send requests, {outstanding} outstanding; "
+            f"{received} of {posted} posted receives; {counted(counts['errors'], 'error')}"
+        ]
 
 
 def _sum(column: Any) -> int:

@@ -43,7 +43,7 @@ def write_rank(
         "rank_source": "SYNTHETIC",
         "run_id": f"synthetic-{shape.seed}",
         "mode": shape.mode,
-        "layers": ["ucx" if shape.tagged else "ofi"],
+        "layers": ["ucp" if shape.tagged else "ofi"],
         "tsc_hz": int(clocks.hz[rank]),
         "calls": _CALLS,
         "command": ["synthetic"],

@@ -64,7 +64,7 @@ def header_item(
         "command": ["program", "an argument"],
         "exe": "/usr/bin/program",
         "mode": "simple",
-        "layers": ["ofi", "ucx"],
+        "layers": ["ofi", "ucp"],
         "tsc_hz": 2_000_000_000,
         "tsc_source": "cpuid",
         "clock": "realtime",

@@ -75,7 +75,7 @@ class Result:
 
 def environment(out: Path | None, **more: str) -> dict[str, str]:
     """This environment, without what would steer the core, and with what is given."""
-    foreign = ("SIGMATRACE_", "OMPI_", "PMI", "SLURM_", "PALS_", "MV2_")
+    foreign = ("SIGMATRACE_", "OMPI_", "PMI", "SLURM_", "PALS_", "MV2_", "FLUX_", "TORCH")
     clean = {
         key: value
         for key, value in os.environ.items()

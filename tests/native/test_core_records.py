@@ -57,6 +57,19 @@ def test_header_describes_the_records_and_the_process(drive) -> None:
     assert list(header["calls"].values()) == ["driver_send"]
 
 
+@pytest.mark.parametrize(
+    ("variables", "known"),
+    [
+        ({"FLUX_TASK_RANK": "2", "FLUX_JOB_SIZE": "4"}, (2, 4, "FLUX_TASK_RANK")),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, (-1, -1, "")),
+        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "4", "SLURM_STEP_ID": "0"}, (1, 4, "SLURM_PROCID")),
+    ],
+)
+def test_ranks_of_launchers(drive, variables, known) -> None:
+    header = drive("count", 1, **variables).rank().header
+    assert (header["rank"], header["world"], header["rank_source"]) == known
+
+
 def test_counts_are_exact_over_many_segments(drive) -> None:
     n = 30_000
     rank = drive("count", n, SIGMATRACE_SEGMENT_KIB="16").rank()

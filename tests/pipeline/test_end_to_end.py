@@ -17,6 +17,7 @@ from sigmatrace import api, pipeline, plan
 from sigmatrace.cluster import Cluster
 from sigmatrace.errors import ConfigError, SigmaTraceError
 from sigmatrace.export.parquet import Parquet
+from sigmatrace.schema import STAGE_TABLES
 from sigmatrace.stages.base import Stage
 from sigmatrace.stages.clock import Clock
 from sigmatrace.stages.match import Match
@@ -134,6 +135,17 @@ def test_exchange_pairs_every_matched_message(synthetic, tmp_path):
         pairs.column("size_bytes").to_numpy() == pairs.column("received_bytes").to_numpy()
     ).all()
     assert result.ledger["stages"]["messages"]["messages"] == pairs.num_rows
+
+
+def test_an_exchange_in_which_nothing_meets_makes_a_table_without_rows(tmp_path):
+    generate(tmp_path / "run", ranks=2, events=20, unmatched=1.0)
+    stages = ["clock", "topology", "match", "traffic", "messages"]
+    result = api.run(tmp_path / "run", export=["csv", "parquet"], stage=stages)
+    assert result.tables["message_pairs"].schema.equals(
+        pa.schema([(n, pa.from_numpy_dtype(d)) for n, d in STAGE_TABLES["message_pairs"].items()])
+    )
+    assert result.ledger["stages"]["messages"]["messages"] == 0
+    assert (result.out / "csv/message_pairs.csv").read_text().count("\n") == 1
 
 
 def test_no_scheduler_answers(synthetic, tmp_path):

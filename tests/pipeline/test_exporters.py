@@ -132,6 +132,7 @@ def test_codes_have_names_and_routes_show_them(made):
     assert len({row[:2] for row in rows}) == len(rows)
     assert {("op", 1, "send"), ("layer", 2, "ucp"), ("fate", 4, "peer_not_traced")} <= set(rows)
     assert {("kind", 3, "rma"), ("marks.kind", 3, "counter")} <= set(rows)
+    assert {("queue", 3, "shared"), ("requests.owner", 3, "ambiguous")} <= set(rows)
     with (made.out / "csv/routes.csv").open(newline="", encoding="utf-8") as file:
         assert {row["fate"] for row in csv.DictReader(file)} <= {
             r[2] for r in rows if r[0] == "fate"
@@ -166,7 +167,7 @@ def test_arrows_of_hosts_whose_clocks_disagree(tmp_path, trace_processor):
     assert counts["flows"] == pairs - early
     assert pairs == made.ledger["stages"]["match"]["sends_matched"]
     assert made.ledger["balanced"]
-    assert f"{early} without an arrow: received before sent (clocks)" in made.text()
+    assert f"{early} messages without an arrow: received before sent (clocks)" in made.text()
 
 
 def cell_colours(image, size):

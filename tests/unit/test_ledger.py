@@ -6,6 +6,7 @@ from sigmatrace import ledger
 from sigmatrace.capture.account import Account, FileAccount, SchemaAccount
 from sigmatrace.errors import PipelineError
 from sigmatrace.export.base import Exported
+from sigmatrace.export.perfetto import balance
 from sigmatrace.schema import Schema
 
 NAMES = [schema.name.lower() for schema in Schema]
@@ -135,6 +136,10 @@ def test_an_exporter_may_leave_out_records_if_it_says_so():
     assert ledger.violated(book) == ["mine: aggregate left out = aggregate records: 1 is not 0"]
 
 
+def of_perfetto(counts):
+    return Exported((), counts, balance=balance(counts))
+
+
 def perfetto(**changed):
     return {
         "slices": 8, "instants": 14, "op_records": 10, "completion_records": 6, "flows": 3,
@@ -163,9 +168,9 @@ def test_what_perfetto_does_not_show_is_found(changed, text, left, right):
     account.schemas["completion"] = a_schema(written=6, read=6)
     account.schemas["mark"] = a_schema(written=17, read=17)
     match = {"match": {"sends_matched": 4}}
-    good = {"perfetto": Exported((), perfetto())}
+    good = {"perfetto": of_perfetto(perfetto())}
     assert ledger.violated(ledger.build(account, match, good)) == []
-    bad = {"perfetto": Exported((), perfetto(**changed))}
+    bad = {"perfetto": of_perfetto(perfetto(**changed))}
     lines = ledger.violated(ledger.build(account, match, bad))
     assert any(text in line and f"{left} is not {right}" in line for line in lines), lines
 

@@ -98,6 +98,14 @@ def test_exchanges_come_after_stages():
     assert [one.name for one in made.exchanges] == ["aaa"]
 
 
+@pytest.mark.parametrize(
+    "produces", [{}, {"pairs": {"p": "u8"}, "more": {"m": "u8"}}, {"ops": {"p": "u8"}}]
+)
+def test_an_exchange_produces_one_whole_run_table(produces):
+    with pytest.raises(PipelineError, match=r"meet produces .*one table of the whole run"):
+        plan.make([stage("meet", {}, produces, base=Exchange)], [])
+
+
 def test_built_in_stages_fit_together():
     from sigmatrace.export.perfetto import PerfettoExporter
     from sigmatrace.stages.clock import Clock

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import int64
+from numba import int64, types
 
 from sigmatrace.kernel import F8R, I4R, I8R, I8W, U1R, U4R, U8R, kernel
 
@@ -66,25 +66,19 @@ def convert_kernel(t_tsc, proc, map_of_proc, begin, ref_tsc, knot_x, knot_y, slo
     return unknown
 
 
-@kernel(int64(U1R, U4R, I4R, F8R, I8W))
+@kernel(types.void(U1R, U4R, I4R, F8R, I8W))
 def call_kernel(op, aux, proc, ns_per_tick, out_ns):
     """Turn ``aux`` of outgoing operations (how long the call took) into ns.
 
     Args:
         op: ``(n,)`` u1, ``schema.Op``.
-        aux: ``(n,)`` u4, TSC ticks for operations other than RECV (2).
+        aux: ``(n,)`` u4, TSC ticks for operations other than RECV (2); 2^32-1 is a lower bound.
         proc: ``(n,)`` i4, process of each row; ``convert_kernel`` found none that is unknown.
         ns_per_tick: ``(processes,)`` f8.
         out_ns: ``(n,)`` i8, output; 0 for RECV, whose ``aux`` is no time.
 
-    Returns:
-        How many calls took 2^32-1 ticks or longer: their time is a lower bound.
-
     Any order. Complexity O(n). Source: docs/format.md 2.1.
     """
-    capped = 0
     for i in range(op.size):
         timed = op[i] != 2
         out_ns[i] = np.int64(np.rint(np.float64(aux[i]) * ns_per_tick[proc[i]])) * timed
-        capped += timed & (aux[i] == 0xFFFFFFFF)
-    return capped

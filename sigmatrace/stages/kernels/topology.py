@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import int64
+from numba import types
 
 from sigmatrace.kernel import I4R, I4W, U1R, U1W, U4R, U4W, kernel
 
 
-@kernel(int64(U4R, U1R, I4R, U1R, I4R, I4R, U4R, U1R, U1R, I4W, I4W, U4W, U1W, U1W))
+@kernel(types.void(U4R, U1R, I4R, U1R, I4R, I4R, U4R, U1R, U1R, I4W, I4W, U4W, U1W, U1W))
 def route_kernel(
     channel,
     op,
@@ -29,7 +29,8 @@ def route_kernel(
     """Gather source, destination, group, fate and layer of each operation's channel.
 
     Args:
-        channel: ``(n,)`` u4, row of the per-channel arrays; beyond them: record lost.
+        channel: ``(n,)`` u4, row of the per-channel arrays; beyond them it is not known, and the
+            row keeps its own process at its own end.
         op: ``(n,)`` u1, ``schema.Op``.
         proc: ``(n,)`` i4, process that recorded the row.
         op_class: ``(256,)`` u1, ``schema.OpClass`` by operation.
@@ -42,16 +43,12 @@ def route_kernel(
         out_dst: ``(n,)`` i4, output.
         out_group: ``(n,)`` u4, output; 2^32-1 unless the fate is MATCHABLE (0).
         out_fate: ``(n,)`` u1, output; by class: SEND (1) and RECV (2): the channel's;
-            ONE_SIDED (3): ONE_SIDED (1); OTHER (0): NOT_A_MESSAGE (2).
+            ONE_SIDED (3): ONE_SIDED (1); OTHER (0): NOT_A_MESSAGE (2). Sends and receives of a
+            channel that is not known: PEER_UNKNOWN (3).
         out_layer: ``(n,)`` u1, output; 0 when the channel is not known.
-
-    Returns:
-        How many rows name a channel that is not known; such rows keep their own process at
-        their own end, and sends and receives among them get PEER_UNKNOWN (3).
 
     Any order. Complexity O(n). Source: docs/format.md 2.1, 2.2.
     """
-    lost = 0
     none = np.uint32(0xFFFFFFFF)
     for i in range(channel.size):
         c = channel[i]
@@ -62,7 +59,6 @@ def route_kernel(
             out_layer[i] = layer[c]
             f, g = fate[c], group[c]
         else:
-            lost += 1
             out_src[i] = -1 if what == 2 else proc[i]
             out_dst[i] = proc[i] if what == 2 else -1
             out_layer[i] = 0
@@ -73,4 +69,3 @@ def route_kernel(
             f = np.uint8(1)
         out_fate[i] = f
         out_group[i] = g if f == 0 else none
-    return lost

@@ -1,5 +1,6 @@
 """The launcher's environment, as a pure function of settings and the user's environment."""
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -7,9 +8,10 @@ import pytest
 
 from sigmatrace.capture import environment as env
 from sigmatrace.capture.layers import LAYERS
-from sigmatrace.capture.runid import run_id, under_launcher
+from sigmatrace.capture.runid import RANK_VARIABLES, job_rank, run_id, under_launcher
 from sigmatrace.errors import CaptureError, ConfigError
 
+NATIVE = Path(env.__file__).parent / "native"
 LIB = Path("/opt/st/lib")
 SHIMS = env.Shims(
     core=LIB / "libsigmatrace_core.so",
@@ -127,3 +129,20 @@ def test_a_batch_script_is_not_a_rank():
     assert not under_launcher({"SLURM_JOB_ID": "7", "SLURM_PROCID": "0"})
     assert under_launcher({"PMI_RANK": "0"})
     assert not under_launcher({"RANK": "0"})
+    assert not under_launcher({"RANK": "0", "WORLD_SIZE": "2"}), "nothing there names the job"
+
+
+def test_launcher_and_core_read_ranks_from_the_same_variables():
+    source = (NATIVE / "core/config.c").read_text()
+    (listed,) = re.findall(r"sources\[\] = \{\n(.*?)\n    \};", source, re.DOTALL)
+    rows = re.findall(r'\{"(\w+)", "\w+", (?:NULL|"(\w+)")\}', listed)
+    assert tuple((name, only_with or None) for name, only_with in rows) == RANK_VARIABLES
+    assert len(rows) == listed.count("{")
+
+
+def test_the_most_specific_launcher_tells_the_rank():
+    both = {"PMIX_RANK": "5", "SLURM_PROCID": "7", "SLURM_STEP_ID": "0"}
+    assert job_rank(both) == "5"
+    assert job_rank({**both, "RANK": "3", "TORCHELASTIC_RUN_ID": "t"}) == "3"
+    assert job_rank({"FLUX_TASK_RANK": "2", "RANK": "1", "WORLD_SIZE": "4"}) == "2"
+    assert job_rank({"MV2_COMM_WORLD_RANK": "6"}) == "6"

@@ -214,7 +214,7 @@ def test_a_file_that_shrank_or_went_away(tmp_path: Path) -> None:
             file.chunk(Schema.OP, 1, records(Schema.OP, 10))
     index = index_file(file.path)
     _, bases = merge([index])
-    [spec] = plan([index], bases)
+    [spec] = plan([index], bases, 1 << 20)
     file.path.write_bytes(file.path.read_bytes()[:-1])
     part, loss = read(spec)
     assert part.tables["ops"].num_rows == 10

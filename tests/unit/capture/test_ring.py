@@ -118,7 +118,7 @@ def test_a_segment_that_moved_on_between_index_and_read_is_lost_by_name(tmp_path
     killed(tmp_path, ring_file([(Schema.OP, 7, 2, ops(110, 3))]))
     index = index_file(tmp_path / NAME)
     _, bases = merge([index])
-    [spec] = plan([index], bases)
+    [spec] = plan([index], bases, 1 << 20)
     (tmp_path / RING_NAME).write_bytes(ring_file([(Schema.OP, 7, 3, ops(113, 3))]))
     part, loss = read(spec)
     assert part.column("ops", "t_tsc").tolist() == list(range(100, 110))

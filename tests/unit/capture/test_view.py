@@ -87,7 +87,7 @@ def test_a_file_that_shrinks_between_index_and_read(tmp_path: Path, cut: int) ->
     sizes = a_run(tmp_path)
     index = index_file(tmp_path / NAME)
     _, bases = merge([index])
-    [spec] = plan([index], bases)
+    [spec] = plan([index], bases, 1 << 20)
     os.truncate(tmp_path / NAME, sizes[1] + 100 * cut)
     part, loss = read(spec)
     assert part.column("ops", "t_tsc").tolist() == list(range(1, 2001))
@@ -113,7 +113,7 @@ def test_a_file_that_shrinks_while_it_is_indexed(
     monkeypatch.setattr(items, "_item_at", shrinking)
     index = index_file(tmp_path / NAME)
     _, bases = merge([index])
-    loss = read(plan([index], bases)[0])[1]
+    loss = read(plan([index], bases, 1 << 20)[0])[1]
     told = account([index], bases, loss)
     assert told.schemas["op"].read_open == 2000
     [file] = told.files

@@ -55,7 +55,7 @@ def position(row):
     return (row["first"] + row["retired"] - 1) % 2**32 if row["retired"] else NO_POSITION
 
 
-def summed(parts):
+def merged_of(parts):
     stage = Completion()
     parts = [
         make_partition(
@@ -66,8 +66,17 @@ def summed(parts):
         for number, (requests, cqes) in enumerate(parts)
     ]
     merged = functools.reduce(stage.combine, [stage.summarize(part) for part in parts])
-    resolved = stage.resolve(merged, make_run(processes=[{}, {}, {}]))
+    return stage, stage.resolve(merged, make_run(processes=[{}, {}, {}]))
+
+
+def summed(parts):
+    stage, resolved = merged_of(parts)
     return stage.results(resolved), stage.account(resolved)
+
+
+def line_of(parts):
+    stage, resolved = merged_of(parts)
+    return stage.lines(resolved, make_run(processes=[{}, {}, {}]))
 
 
 @settings(max_examples=50)
@@ -121,3 +130,20 @@ def test_a_run_without_verbs_gives_empty_tables():
     tables, account = summed([([], [])])
     assert [table.num_rows for table in tables.values()] == [0, 0]
     assert account["requests"] == account["cqes"] == 0
+
+
+def test_the_line_says_what_completed_of_what_was_posted():
+    one = {"proc": 0, "object": 1}
+    more = {"opcode": 0, "size_bytes": 0, "posted_tsc": 1, "posted_ns": 1, "t_ns": 2, "first": 0}
+    posted = [
+        {**one, "queue": queue, "owner": Owner.NOT_ONE_SIDED}
+        for queue in [Queue.SEND] * 5 + [Queue.RECV] * 3 + [Queue.SHARED] * 2
+    ]
+    cqes = [
+        {**one, **more, "queue": queue, "retired": retired, "status": status}
+        for queue, retired, status in [(Queue.SEND, 4, 5), (Queue.RECV, 1, 0), (Queue.SHARED, 0, 0)]
+    ]
+    assert line_of([(posted, cqes)]) == [
+        "completed  4 of 5 send requests, 1 outstanding; 2 of 5 posted receives; 1 error"
+    ]
+    assert line_of([([], [])]) == ()

@@ -94,7 +94,8 @@ static bool read_writer(const char *text)
     return false;
 }
 
-/* The most specific launcher first: torchrun may run under mpirun, both under SLURM. */
+/* The most specific launcher first: torchrun may run under mpirun, both under SLURM. The launcher
+ * has the same list, in runid.py. */
 static void read_rank(void)
 {
     static const struct {
@@ -106,8 +107,9 @@ static void read_rank(void)
         {"PMI_RANK", "PMI_SIZE", NULL},
         {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", NULL},
         {"PALS_RANKID", "PALS_SIZE", NULL},
+        {"FLUX_TASK_RANK", "FLUX_JOB_SIZE", NULL},
         {"RANK", "WORLD_SIZE", "WORLD_SIZE"},
-        {"SLURM_PROCID", "SLURM_NTASKS", NULL},
+        {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_ID"}, /* a batch script has no step's id */
     };
     config.rank = config.world = -1;
     for (size_t i = 0; i < sizeof(sources) / sizeof(sources[0]); i++) {

@@ -92,7 +92,6 @@ def test_call_matches_python(rows):
     )
     rates = np.array([0.5, 0.25])
     out = np.empty(len(rows), np.int64)
-    capped = call_kernel(op, aux, proc, rates, out)
+    call_kernel(op, aux, proc, rates, out)
     want = [0 if o == 2 else round(a * rates[p]) for o, a, p in rows]
     assert out.tolist() == want
-    assert capped == sum(a == 2**32 - 1 and o != 2 for o, a, _ in rows)

@@ -34,8 +34,7 @@ def test_route_matches_python(rows):
         for i, dtype in enumerate((np.uint32, np.uint8, np.int32))
     )
     out = [np.empty(len(rows), d) for d in (np.int32, np.int32, np.uint32, np.uint8, np.uint8)]
-    lost = route_kernel(channel, op, proc, OP_CLASS, *per, *out)
-    assert lost == sum(c >= 3 for c, _, _ in rows)
+    route_kernel(channel, op, proc, OP_CLASS, *per, *out)
     for row, got in zip(rows, zip(*(o.tolist() for o in out), strict=True), strict=True):
         c, o, p = row
         if c < 3:
