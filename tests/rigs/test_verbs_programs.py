@@ -307,13 +307,17 @@ def test_killed_peer(rig: Rig, tmp_path: Path, mode: str) -> None:
 def run_killed(rig: Rig, folder: Path, mode: str) -> tuple[Traced, Said]:
     """Here the server may fail: it is killed, by itself."""
     run = rig.share / folder.name
-    argv, env = [*compiled(rig), "killed"], tracing(run, mode)
+    gone = rig.share / f"{folder.name}.gone"
+    argv = [*compiled(rig), "killed"]
+    env = {**tracing(run, mode), "SERVER_GONE": f"/share/{gone.name}"}
     run.mkdir()
     with rig.capture.into(folder / "case.pcap"):
         server = rig.node(SERVER).start(argv, env=env)
         server.listening(PORT)
-        client = rig.node(CLIENT).run([*argv, rig.node(SERVER).address], env=env)
+        client = rig.node(CLIENT).start([*argv, rig.node(SERVER).address], env=env)
         ended = server.wait(check=False)
+        gone.touch()
+        result = client.wait()
     assert ended.code == -signal.SIGKILL
-    ran = Ran(rig, (ended, client), folder / "case.pcap")
+    ran = Ran(rig, (ended, result), folder / "case.pcap")
     return correlated(ran, run, folder / "out", mode, wire=False, strict=False), said(ran)
