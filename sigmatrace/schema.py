@@ -1,206 +1,16 @@
 """Names, dtypes and units: the one place that says what a column is.
 
-Two families: the **record layouts** of the trace format (``docs/format.md``
-section 2, mirrored by ``capture/native/st_format.h``) and the **tables** that
-flow through the pipeline. Columns carry their unit in their name: ``_ns``,
-``_bytes``, ``_tsc``.
+The tables that flow through the pipeline. Columns carry their unit in their name: ``_ns``,
+``_bytes``, ``_tsc``. The layouts of records are in ``trace_format.py``.
 """
 
 from __future__ import annotations
 
-from enum import IntEnum, IntFlag
-from typing import Any
+from enum import IntEnum
 
 import numpy as np
 
-FORMAT_NAME = "sigmatrace"
-FORMAT_VERSION = (1, 0)
-ITEM_MAGIC = bytes((0x95, 0xA4)) + b"STRC"
-ITEM_PREFIX_BYTES = 17
-ITEM_BODY_MAX_BYTES = 64 << 20
-UNKNOWN_PEER = 2**64 - 1
-
-
-class Item(IntEnum):
-    """Kind of a top-level item of a rank file (format.md section 1)."""
-
-    HEADER = 0
-    CHUNK = 1
-    OBJECT = 2
-    CLOCK = 3
-    END = 4
-
-
-class Schema(IntEnum):
-    """Number of a record layout (format.md section 2)."""
-
-    OP = 1
-    CHANNEL = 2
-    COMPLETION = 3
-    MARK = 4
-    AGGREGATE = 5
-    TARGET = 6
-    REQUEST = 7
-    CQE = 8
-
-
-class Op(IntEnum):
-    """What an operation does."""
-
-    SEND = 1
-    RECV = 2
-    PUT = 3
-    GET = 4
-    ATOMIC = 5
-    ATOMIC_FETCH = 6
-    FLUSH = 7
-    CANCEL = 8
-    PROBE = 9
-    PUT_DATA = 10
-    BIND = 11
-    INVALIDATE = 12
-
-
-class OpClass(IntEnum):
-    """What an operation means to the matching and to traffic."""
-
-    OTHER = 0
-    SEND = 1
-    RECV = 2
-    ONE_SIDED = 3
-
-
-OP_CLASS = np.zeros(256, np.uint8)
-"""``(256,)`` u1, ``OpClass`` by ``Op``. A PUT_DATA sends: its data arrives as a RECV."""
-OP_CLASS[[Op.SEND, Op.PUT_DATA]] = OpClass.SEND
-OP_CLASS[Op.RECV] = OpClass.RECV
-OP_CLASS[[Op.PUT, Op.GET, Op.ATOMIC, Op.ATOMIC_FETCH]] = OpClass.ONE_SIDED
-
-
-class OpFlag(IntFlag):
-    """Flags of an ``op`` record."""
-
-    SIZE_UNKNOWN = 1
-    ORDER_UNCERTAIN = 2
-    INLINE = 4
-    FAILED = 8
-    SYNC = 16
-    NESTED = 32
-    SIGNALED = 64
-
-
-class Kind(IntEnum):
-    """Kind of a channel."""
-
-    MSG = 1
-    TAG = 2
-    RMA = 3
-    AM = 4
-    STREAM = 5
-
-
-class Dir(IntEnum):
-    """Direction of a channel, seen from its own process."""
-
-    OUT = 1
-    IN = 2
-
-
-class Layer(IntEnum):
-    """API at which an operation was seen."""
-
-    OFI = 1
-    UCP = 2
-    UCT = 3
-    VERBS = 4
-
-
-def layer_text(layer: int) -> str:
-    """Return the name of a layer; a number that is none names itself."""
-    return Layer(layer).name.lower() if layer in list(Layer) else f"layer {layer}"
-
-
-class ChannelFlag(IntFlag):
-    """Flags of a ``channel`` record."""
-
-    HAS_TAG = 1
-    HAS_DATA = 2
-    OVERFLOW = 4
-    REPLY = 8
-    TAG_UNKNOWN = 16
-
-
-class Queue(IntEnum):
-    """Which queue of a queue pair a ``request`` or ``cqe`` belongs to."""
-
-    SEND = 1
-    RECV = 2
-    SHARED = 3
-
-
-NO_POSITION = 2**32 - 1
-"""A completion does not tell which request of its queue it completes (``cqes.position``)."""
-
-
-class MarkKind(IntEnum):
-    """Kind of a ``mark`` record."""
-
-    BEGIN = 1
-    END = 2
-    COUNTER = 3
-    INSTANT = 4
-
-
-def _layout(text: str) -> np.dtype:
-    """Return the packed little-endian dtype of ``"name:type ..."``; ``pad:3u1`` is an array."""
-    fields: list[tuple[Any, ...]] = []
-    for name, _, kind in (field.partition(":") for field in text.split()):
-        count, kind = (kind[:-2], kind[-2:])
-        fields.append((name, f"<{kind}", (int(count),)) if count else (name, f"<{kind}"))
-    return np.dtype(fields)
-
-
-RECORDS: dict[Schema, np.dtype] = {
-    Schema.OP: _layout(
-        "t_tsc:u8 size_bytes:u8 channel:u4 ordinal:u4 op:u1 call:u1 depth:u1 flags:u1 aux:u4"
-    ),
-    Schema.CHANNEL: _layout(
-        "t_tsc:u8 peer:u8 tag:u8 data:u8 id:u4 object:u4 kind:u1 dir:u1 layer:u1 flags:u1"
-        " thread_shared:u4"
-    ),
-    Schema.COMPLETION: _layout(
-        "t_tsc:u8 size_bytes:u8 channel:u4 ordinal:u4 status:i4 op:u1 call:u1 depth:u1 flags:u1"
-    ),
-    Schema.MARK: _layout("t_tsc:u8 value:f8 name:u4 kind:u1 pad:3u1"),
-    Schema.AGGREGATE: _layout(
-        "count:u8 size_bytes:u8 channel:u4 op:u1 depth:u1 pad:2u1 size_log2_max:u1"
-        " size_log2_min:u1 pad2:6u1"
-    ),
-    Schema.TARGET: _layout("raddr:u8 rkey:u8 context:u8 channel:u4 ordinal:u4"),
-    Schema.REQUEST: _layout(
-        "t_tsc:u8 wr_id:u8 raddr:u8 size_bytes:u4 rkey:u4 imm:u4 object:u4 position:u4"
-        " opcode:u1 sges:u1 flags:u1 queue:u1"
-    ),
-    Schema.CQE: _layout(
-        "t_tsc:u8 posted_tsc:u8 wr_id:u8 size_bytes:u4 imm:u4 object:u4 position:u4 first:u4"
-        " opcode:u1 status:u1 flags:u1 queue:u1"
-    ),
-}
-"""Record layouts, packed and little-endian, by schema number."""
-
-
-def record_fields(dtype: np.dtype) -> list[tuple[str, str]]:
-    """Return name and dtype of each field of a record, spelled as in a file's header.
-
-    Several equal padding bytes are spelled ``"3u1"`` (format.md section 1.1).
-    """
-    spelled = []
-    for name in dtype.names or ():
-        one = dtype[name]
-        text = one.base.str.lstrip("|")
-        spelled.append((name, text if one.subdtype is None else f"{one.shape[0]}{text}"))
-    return spelled
-
+from sigmatrace.trace_format import RECORDS, Schema
 
 Columns = dict[str, dict[str, str]]
 """Table name to column name to dtype, as numpy spells it ("u4", "i8", "f8", "str")."""
@@ -418,7 +228,7 @@ STAGE_TABLES: Columns = {
         "count": "u8",
         "size_bytes": "u8",
     },
-    # completion: one row per process, object (ib_qp, ib_srq) and ``schema.Queue``. `joined`:
+    # completion: one row per process, object (ib_qp, ib_srq) and ``trace_format.Queue``. `joined`:
     # completions of a known request; `retired`: requests that they completed.
     "queues": {
         "proc": "i4",

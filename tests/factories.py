@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from sigmatrace.partition import Partition, Run
-from sigmatrace.schema import EVENT_TABLES, INDEX_TABLES, UNKNOWN_PEER, Dir, Kind, Layer, Op
+from sigmatrace.schema import EVENT_TABLES, INDEX_TABLES
+from sigmatrace.trace_format import UNKNOWN_PEER, Dir, Kind, Layer, Op
 
 ARROW = {
     "u1": pa.uint8(),

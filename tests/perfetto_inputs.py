@@ -11,10 +11,11 @@ import pyarrow as pa
 from sigmatrace.export.base import Exported
 from sigmatrace.export.perfetto import PerfettoExporter
 from sigmatrace.partition import Partition, Run
-from sigmatrace.schema import EVENT_TABLES, INDEX_TABLES, STAGE_TABLES, Fate, Op
+from sigmatrace.schema import EVENT_TABLES, INDEX_TABLES, STAGE_TABLES, Fate
 from sigmatrace.stages.clock import Clock
 from sigmatrace.stages.match import Match
 from sigmatrace.stages.topology import Topology
+from sigmatrace.trace_format import Op
 from tests.factories import make_table
 
 BASE = 1_700_000_000_000_000_000

@@ -15,7 +15,7 @@ from sigmatrace.capture.items import CUT, DAMAGED, WHOLE
 from sigmatrace.capture.merge import ProcessBase
 from sigmatrace.capture.read import ReadLoss
 from sigmatrace.capture.tables import rows
-from sigmatrace.schema import Schema
+from sigmatrace.trace_format import Schema
 
 
 @dataclass

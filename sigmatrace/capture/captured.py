@@ -13,7 +13,7 @@ from sigmatrace.capture.index import FROM_RING, FileIndex, dropped, find_rank_fi
 from sigmatrace.capture.report import Captured
 from sigmatrace.capture.view import opened
 from sigmatrace.errors import ChunkFormatError, RunNotFoundError
-from sigmatrace.schema import OP_CLASS, RECORDS, Item, OpClass, Schema
+from sigmatrace.trace_format import OP_CLASS, RECORDS, Item, OpClass, Schema
 
 _COUNTED = (Schema.AGGREGATE,)
 _FEW = 10_000

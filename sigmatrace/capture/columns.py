@@ -10,7 +10,8 @@ import pyarrow as pa
 from sigmatrace.capture.kernels.columns import split_completions, split_ops
 from sigmatrace.capture.merge import ProcessBase
 from sigmatrace.capture.tables import empty
-from sigmatrace.schema import EVENT_TABLES, RECORDS, Schema
+from sigmatrace.schema import EVENT_TABLES
+from sigmatrace.trace_format import RECORDS, Schema
 
 _KERNELS = {Schema.OP: split_ops, Schema.COMPLETION: split_completions}
 _ALIGNMENT_BYTES = 64

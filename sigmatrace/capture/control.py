@@ -18,7 +18,7 @@ import cffi
 
 from sigmatrace.capture.libs import library
 from sigmatrace.errors import CaptureError
-from sigmatrace.schema import MarkKind
+from sigmatrace.trace_format import MarkKind
 
 _DECLARATIONS = """
 int st_mode(void);

@@ -12,7 +12,7 @@ from typing import Any
 from sigmatrace.capture.items import ItemError
 from sigmatrace.capture.names.fields import integer, text
 from sigmatrace.errors import ChunkFormatError
-from sigmatrace.schema import FORMAT_NAME, FORMAT_VERSION, RECORDS, record_fields
+from sigmatrace.trace_format import FORMAT_NAME, FORMAT_VERSION, RECORDS, record_fields
 
 _NAME = re.compile(r"(?P<host>.+)-(?P<pid>\d{1,10})-(?P<start>\d{1,19})\.msgpack")
 

@@ -19,8 +19,8 @@ from sigmatrace.capture.names.fields import integer, text
 from sigmatrace.capture.objects import KNOWN_TYPES, object_tables, thread_names
 from sigmatrace.capture.view import opened
 from sigmatrace.errors import RunNotFoundError
-from sigmatrace.schema import ITEM_MAGIC, RECORDS, Item, Schema
 from sigmatrace.text import counted
+from sigmatrace.trace_format import ITEM_MAGIC, RECORDS, Item, Schema
 
 SUFFIX, RING_SUFFIX = ".msgpack", ".ring"
 FROM_FILE, FROM_RING = 0, 1

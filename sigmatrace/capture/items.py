@@ -19,7 +19,13 @@ import msgpack
 
 from sigmatrace.capture.crc import crc32c
 from sigmatrace.capture.view import FileView
-from sigmatrace.schema import ITEM_BODY_MAX_BYTES, ITEM_MAGIC, ITEM_PREFIX_BYTES, RECORDS, Item
+from sigmatrace.trace_format import (
+    ITEM_BODY_MAX_BYTES,
+    ITEM_MAGIC,
+    ITEM_PREFIX_BYTES,
+    RECORDS,
+    Item,
+)
 
 FileData = bytes | FileView
 """A whole file: in memory, or read piece by piece."""

@@ -16,8 +16,9 @@ from sigmatrace.capture.objects import OBJECT_TABLES
 from sigmatrace.capture.tables import empty, rows, table
 from sigmatrace.errors import MixedRunsError, RunNotFoundError
 from sigmatrace.partition import Run
-from sigmatrace.schema import INDEX_TABLES, RECORDS, UNKNOWN_PEER, Schema
+from sigmatrace.schema import INDEX_TABLES
 from sigmatrace.text import counted
+from sigmatrace.trace_format import RECORDS, UNKNOWN_PEER, Schema
 
 UNKNOWN_ID = 2**32 - 1
 _CALLS_MAX = 256

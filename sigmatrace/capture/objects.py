@@ -14,7 +14,7 @@ from sigmatrace.capture.names.ofi import OFI
 from sigmatrace.capture.names.ucx import UCX
 from sigmatrace.capture.names.verbs import VERBS
 from sigmatrace.capture.tables import rows
-from sigmatrace.schema import Layer
+from sigmatrace.trace_format import Layer
 
 _NAMINGS = (OFI, UCX, VERBS)
 _ENDPOINTS: dict[str, Endpoint] = {

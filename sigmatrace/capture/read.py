@@ -20,7 +20,8 @@ from sigmatrace.capture.merge import ProcessBase
 from sigmatrace.capture.tables import empty
 from sigmatrace.capture.view import FileView, opened
 from sigmatrace.partition import Partition
-from sigmatrace.schema import EVENT_NAMES, RECORDS, Schema
+from sigmatrace.schema import EVENT_NAMES
+from sigmatrace.trace_format import RECORDS, Schema
 
 
 @dataclass(frozen=True)

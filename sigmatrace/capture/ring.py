@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sigmatrace.capture.items import FileData
-from sigmatrace.schema import RECORDS, Schema
+from sigmatrace.trace_format import RECORDS, Schema
 
 _MAGIC = b"STRCRING"
 _VERSION = 1

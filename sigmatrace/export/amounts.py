@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from sigmatrace.partition import Run
-from sigmatrace.schema import OP_CLASS, Op, OpClass
+from sigmatrace.trace_format import OP_CLASS, Op, OpClass
 
 INITIATORS = tuple(op for op in Op if OP_CLASS[op] in (OpClass.SEND, OpClass.ONE_SIDED))
 """Operations by which traffic is counted: a RECV is the other end of a send."""

@@ -13,8 +13,9 @@ import numpy as np
 from sigmatrace.export.amounts import balance, initiated, left_out
 from sigmatrace.export.base import Exported, Exporter, Piece
 from sigmatrace.partition import Run
-from sigmatrace.schema import STAGE_TABLES, Columns, layer_text
+from sigmatrace.schema import STAGE_TABLES, Columns
 from sigmatrace.text import byte_text, count_text
+from sigmatrace.trace_format import layer_text
 
 COLOURS = "viridis"
 LOG_SPREAD = 100

@@ -10,7 +10,8 @@ from sigmatrace.export.kernels.rows import describe_operations
 from sigmatrace.export.perfetto_rows import Argument, Kind, Rows
 from sigmatrace.export.perfetto_tracks import Track, Tracks
 from sigmatrace.partition import Partition, Run
-from sigmatrace.schema import Fate, Op, OpFlag
+from sigmatrace.schema import Fate
+from sigmatrace.trace_format import Op, OpFlag
 
 _OPERATION = (
     Argument("size_bytes", Kind.U64),

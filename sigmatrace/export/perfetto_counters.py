@@ -14,7 +14,7 @@ from sigmatrace.export.kernels.packets import COUNTER_BYTES, encode_counters
 from sigmatrace.export.kernels.wire import SLACK_BYTES
 from sigmatrace.export.perfetto_tracks import Track, Tracks
 from sigmatrace.partition import Partition, Run
-from sigmatrace.schema import Layer, MarkKind, Op, layer_text
+from sigmatrace.trace_format import Layer, MarkKind, Op, layer_text
 
 INGRESS = (Op.RECV, Op.GET)
 EGRESS = tuple(op for op in INITIATORS if op not in INGRESS)

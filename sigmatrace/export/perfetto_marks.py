@@ -14,7 +14,7 @@ from sigmatrace.export.kernels.order import group_rows, pair_regions, sort_rows
 from sigmatrace.export.perfetto_rows import Argument, Kind, Rows
 from sigmatrace.export.perfetto_tracks import Track, Tracks
 from sigmatrace.partition import Partition, Run
-from sigmatrace.schema import MarkKind
+from sigmatrace.trace_format import MarkKind
 
 MARK = np.dtype(
     [

@@ -11,7 +11,8 @@ import numpy as np
 
 from sigmatrace.export.kernels.objects import find_objects
 from sigmatrace.partition import Run
-from sigmatrace.schema import Columns, Dir, Layer
+from sigmatrace.schema import Columns
+from sigmatrace.trace_format import Dir, Layer
 
 QUEUE_PAIR = "ib_qp"
 OBJECT_COLUMNS: Columns = {

@@ -21,7 +21,7 @@ from sigmatrace.export.kernels.wire import SLACK_BYTES
 from sigmatrace.export.perfetto_objects import find
 from sigmatrace.export.perfetto_tracks import Track, Tracks
 from sigmatrace.partition import Partition
-from sigmatrace.schema import NO_POSITION, Queue
+from sigmatrace.trace_format import NO_POSITION, Queue
 
 _ROW_BYTES = 16
 _Events = tuple[np.ndarray, np.ndarray]

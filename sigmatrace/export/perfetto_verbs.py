@@ -22,7 +22,8 @@ from sigmatrace.export.verbs_names import (
     status_text,
 )
 from sigmatrace.partition import Partition
-from sigmatrace.schema import NO_POSITION, Columns, Queue
+from sigmatrace.schema import Columns
+from sigmatrace.trace_format import NO_POSITION, Queue
 
 VERBS_COLUMNS: Columns = {
     "requests": {

@@ -8,18 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from sigmatrace.partition import Run, column
-from sigmatrace.schema import (
-    INDEX_TABLES,
-    STAGE_TABLES,
-    Dir,
-    Fate,
-    Kind,
-    Layer,
-    MarkKind,
-    Op,
-    Owner,
-    Queue,
-)
+from sigmatrace.schema import INDEX_TABLES, STAGE_TABLES, Fate, Owner
+from sigmatrace.trace_format import Dir, Kind, Layer, MarkKind, Op, Queue
 
 WORDS: dict[str, type[IntEnum]] = {
     "dir": Dir, "fate": Fate, "kind": Kind, "layer": Layer, "op": Op, "queue": Queue,

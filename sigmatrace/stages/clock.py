@@ -18,10 +18,11 @@ import pyarrow as pa
 
 from sigmatrace.errors import PipelineError
 from sigmatrace.partition import Partition, Run, column
-from sigmatrace.schema import STAGE_TABLES, Columns, Layer
+from sigmatrace.schema import STAGE_TABLES, Columns
 from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.stages.clock_fit import HZ_RANGE, SLACK_NS, Fit, fit, narrow, possible, single
 from sigmatrace.text import count_text, counted
+from sigmatrace.trace_format import Layer
 
 NAMED = 20
 """At most this many processes are named in the ledger; the count is complete."""

@@ -17,9 +17,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sigmatrace.partition import Partition, Run
-from sigmatrace.schema import NO_POSITION, STAGE_TABLES, Columns, Owner, Queue
+from sigmatrace.schema import STAGE_TABLES, Columns, Owner
 from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.text import count_text, counted
+from sigmatrace.trace_format import NO_POSITION, Queue
 
 _QUEUE = ["proc", "object", "queue"]
 _KIND = ["proc", "queue", "opcode", "status"]

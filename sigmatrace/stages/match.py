@@ -18,11 +18,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sigmatrace.partition import Partition, Run
-from sigmatrace.schema import OP_CLASS, STAGE_TABLES, Columns, Fate, Layer, Op, OpClass, layer_text
+from sigmatrace.schema import STAGE_TABLES, Columns, Fate
 from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.stages.match_order import Order, count_exchanged, join_orders, restore
 from sigmatrace.stages.sums import Sums, add_sums, column_sums
 from sigmatrace.text import count_text
+from sigmatrace.trace_format import OP_CLASS, Layer, Op, OpClass, layer_text
 
 Ints = NDArray[np.int64]
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from sigmatrace.schema import Fate, Op
+from sigmatrace.schema import Fate
+from sigmatrace.trace_format import Op
 
 Ints = NDArray[np.int64]
 

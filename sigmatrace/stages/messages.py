@@ -13,8 +13,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sigmatrace.partition import Partition, column
-from sigmatrace.schema import STAGE_TABLES, Columns, Op, OpFlag
+from sigmatrace.schema import STAGE_TABLES, Columns
 from sigmatrace.stages.base import Exchange
+from sigmatrace.trace_format import Op, OpFlag
 
 BLOCK_BITS = np.uint64(16)
 """Messages of one group are spread over buckets in blocks of this many, not all in one."""

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sigmatrace.partition import Partition, Run
-from sigmatrace.schema import INDEX_TABLES, NO_REGION, Columns, Dir, Layer, Owner
+from sigmatrace.schema import INDEX_TABLES, NO_REGION, Columns, Owner
 from sigmatrace.stages.base import Stage, SummaryKind
+from sigmatrace.trace_format import Dir, Layer
 
 ONE_SIDED_OPCODES = (0, 1, 4, 5, 6)
 """``enum ibv_wr_opcode``: write, write with immediate, read, compare-and-swap, fetch-and-add."""

@@ -19,21 +19,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sigmatrace.partition import Partition, Run
-from sigmatrace.schema import (
-    INDEX_TABLES,
-    NO_GROUP,
-    OP_CLASS,
-    STAGE_TABLES,
-    UNKNOWN_PEER,
-    ChannelFlag,
-    Columns,
-    Dir,
-    Fate,
-    Kind,
-    Layer,
-)
+from sigmatrace.schema import INDEX_TABLES, NO_GROUP, STAGE_TABLES, Columns, Fate
 from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.stages.topology_names import Ends, Found, Ints, number_rows, resolve_ends
+from sigmatrace.trace_format import OP_CLASS, UNKNOWN_PEER, ChannelFlag, Dir, Kind, Layer
 
 KEY_FLAGS = ChannelFlag.REPLY | ChannelFlag.HAS_DATA
 """Flags that tell streams apart (HAS_DATA: data 0 is not the same as no data)."""

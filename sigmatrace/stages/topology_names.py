@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sigmatrace.partition import Run
-from sigmatrace.schema import UNKNOWN_PEER
+from sigmatrace.trace_format import UNKNOWN_PEER
 
 Ints = NDArray[np.int64]
 NONE, SEVERAL = -1, -2

@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 
 from sigmatrace.errors import PipelineError
 from sigmatrace.partition import Partition, Run
-from sigmatrace.schema import OP_CLASS, STAGE_TABLES, Columns, Op, OpClass, layer_text
+from sigmatrace.schema import STAGE_TABLES, Columns
 from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.stages.sums import LIMB, LOW, Sums, add_sums, column_sums
 from sigmatrace.text import byte_text, counted
+from sigmatrace.trace_format import OP_CLASS, Op, OpClass, layer_text
 
 BINS = 2048
 """The timeline has at most this many bins, and at least half of them on a long run."""

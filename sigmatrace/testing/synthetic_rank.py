@@ -8,9 +8,18 @@ from pathlib import Path
 
 import numpy as np
 
-from sigmatrace.schema import UNKNOWN_PEER, ChannelFlag, Dir, Kind, Layer, MarkKind, Op, Schema
 from sigmatrace.testing.synthetic_draw import TAGS, Clocks, Messages, Shape
 from sigmatrace.testing.write import RankFile, records
+from sigmatrace.trace_format import (
+    UNKNOWN_PEER,
+    ChannelFlag,
+    Dir,
+    Kind,
+    Layer,
+    MarkKind,
+    Op,
+    Schema,
+)
 
 _PID = 1000
 _UID = 0x5157_0000

@@ -1,6 +1,6 @@
 """An independent writer of the trace format, for tests and synthetic runs.
 
-It follows ``docs/format.md`` alone and shares with the reader only the names of ``schema.py``
+It follows ``docs/format.md`` alone and shares with the reader only the names of ``trace_format.py``
 and the checksum.
 """
 
@@ -15,7 +15,14 @@ import msgpack
 import numpy as np
 
 from sigmatrace.capture.crc import crc32c
-from sigmatrace.schema import FORMAT_NAME, FORMAT_VERSION, RECORDS, Item, Schema, record_fields
+from sigmatrace.trace_format import (
+    FORMAT_NAME,
+    FORMAT_VERSION,
+    RECORDS,
+    Item,
+    Schema,
+    record_fields,
+)
 
 _UNITS = {"t_tsc": "tsc", "size_bytes": "bytes"}
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from sigmatrace.schema import Op
+from sigmatrace.trace_format import Op
 from sigmatrace.validate.pcap import Flow, Message, Total
 
 OP_OF = {

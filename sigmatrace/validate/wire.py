@@ -16,9 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sigmatrace.partition import Partition, Run
-from sigmatrace.schema import STAGE_TABLES, Columns, Layer, Op, Queue
+from sigmatrace.schema import STAGE_TABLES, Columns
 from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.text import count_text, counted
+from sigmatrace.trace_format import Layer, Op, Queue
 from sigmatrace.validate.compare import OP_OF, Compared, Key, Request, Sent, Verdict, compare
 from sigmatrace.validate.packets import FrameCounts, check_file
 from sigmatrace.validate.pcap import Total, read_capture

@@ -10,19 +10,19 @@ from pathlib import Path
 
 from native_run import NATIVE, compile_c
 
-from sigmatrace import schema
+from sigmatrace import trace_format
 
 HEADER = NATIVE / "st_format.h"
 ENUMS: dict[str, tuple[str, type[IntEnum]]] = {
-    "st_item": ("ST_ITEM_", schema.Item),
-    "st_schema": ("ST_SCHEMA_", schema.Schema),
-    "st_op_code": ("ST_OP_", schema.Op),
-    "st_op_flag": ("ST_", schema.OpFlag),
-    "st_kind": ("ST_KIND_", schema.Kind),
-    "st_dir": ("ST_", schema.Dir),
-    "st_layer": ("ST_LAYER_", schema.Layer),
-    "st_channel_flag": ("ST_", schema.ChannelFlag),
-    "st_mark_kind": ("ST_MARK_", schema.MarkKind),
+    "st_item": ("ST_ITEM_", trace_format.Item),
+    "st_schema": ("ST_SCHEMA_", trace_format.Schema),
+    "st_op_code": ("ST_OP_", trace_format.Op),
+    "st_op_flag": ("ST_", trace_format.OpFlag),
+    "st_kind": ("ST_KIND_", trace_format.Kind),
+    "st_dir": ("ST_", trace_format.Dir),
+    "st_layer": ("ST_LAYER_", trace_format.Layer),
+    "st_channel_flag": ("ST_", trace_format.ChannelFlag),
+    "st_mark_kind": ("ST_MARK_", trace_format.MarkKind),
 }
 """By the enum's name in the header: what its names begin with, and the reader's enum."""
 
@@ -63,5 +63,5 @@ def test_enums_agree_with_the_schema(tmp_path: Path) -> None:
 def test_version_and_unknown_peer_agree_with_the_schema(tmp_path: Path) -> None:
     names = ["ST_FORMAT_MAJOR", "ST_FORMAT_MINOR", "ST_UNKNOWN_PEER"]
     known = values(names, tmp_path)
-    assert (known["ST_FORMAT_MAJOR"], known["ST_FORMAT_MINOR"]) == schema.FORMAT_VERSION
-    assert known["ST_UNKNOWN_PEER"] == schema.UNKNOWN_PEER
+    assert (known["ST_FORMAT_MAJOR"], known["ST_FORMAT_MINOR"]) == trace_format.FORMAT_VERSION
+    assert known["ST_UNKNOWN_PEER"] == trace_format.UNKNOWN_PEER

@@ -11,7 +11,7 @@ import pytest
 from native_run import environment
 from plain_reader import crc32c
 
-from sigmatrace.schema import RECORDS, Schema
+from sigmatrace.trace_format import RECORDS, Schema
 
 
 def test_the_plain_checksum_is_crc32c() -> None:

@@ -10,9 +10,9 @@ import sys
 import msgpack
 import pytest
 
-from sigmatrace.schema import Item
 from sigmatrace.testing.synthetic import generate
 from sigmatrace.testing.write import header_item, map_item
+from sigmatrace.trace_format import Item
 
 
 def one_line(spoken, code, *parts):

@@ -15,8 +15,8 @@ from sigmatrace import api
 from sigmatrace.capture import items
 from sigmatrace.capture.crc import crc32c
 from sigmatrace.errors import DataLossError
-from sigmatrace.schema import Dir, Item, Kind, Layer, MarkKind, Op, Schema
 from sigmatrace.testing.write import RankFile, records, ring_file
+from sigmatrace.trace_format import Dir, Item, Kind, Layer, MarkKind, Op, Schema
 
 RANKS = 2
 ROWS = 6

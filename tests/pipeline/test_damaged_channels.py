@@ -11,7 +11,7 @@ from sigmatrace import api
 from sigmatrace.capture import items
 from sigmatrace.capture.crc import crc32c
 from sigmatrace.export.perfetto import OUTPUT
-from sigmatrace.schema import RECORDS, Item, Schema
+from sigmatrace.trace_format import RECORDS, Item, Schema
 
 FIELDS = RECORDS[Schema.CHANNEL].fields or {}
 

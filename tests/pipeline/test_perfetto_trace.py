@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sigmatrace.export.perfetto import OUTPUT, PerfettoExporter
-from sigmatrace.schema import EVENT_TABLES, INDEX_TABLES, STAGE_TABLES, Fate, MarkKind, Op, OpFlag
+from sigmatrace.schema import EVENT_TABLES, INDEX_TABLES, STAGE_TABLES, Fate
+from sigmatrace.trace_format import MarkKind, Op, OpFlag
 from tests.perfetto_inputs import (
     BASE,
     BIN,

@@ -8,8 +8,8 @@ import pytest
 
 from sigmatrace import api
 from sigmatrace.export.perfetto import OUTPUT
-from sigmatrace.schema import NO_POSITION, Dir, Kind, Layer, Op, Queue, Schema
 from sigmatrace.testing.write import RankFile, records
+from sigmatrace.trace_format import NO_POSITION, Dir, Kind, Layer, Op, Queue, Schema
 from tests.perfetto_inputs import BASE, BIN, OUTER, partition, receive, run, send
 
 MASK = 2**64 - 1

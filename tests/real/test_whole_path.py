@@ -19,7 +19,8 @@ import duckdb
 import pytest
 
 from sigmatrace import api
-from sigmatrace.schema import Fate, Op
+from sigmatrace.schema import Fate
+from sigmatrace.trace_format import Op
 from tests.listening import free_port
 from tests.trace_processor import TraceProcessor
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sigmatrace.schema import Op
+from sigmatrace.trace_format import Op
 from sigmatrace.validate.compare import Verdict
 from tests.rigs.programs import COUNT, perftest, pingpong
 from tests.rigs.rig import Rig

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sigmatrace.schema import Layer, Op
+from sigmatrace.trace_format import Layer, Op
 from sigmatrace.validate.compare import Verdict
 from tests.rigs.programs import Ran
 from tests.rigs.rig import RSH, Rig

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sigmatrace.schema import Op
+from sigmatrace.trace_format import Op
 from sigmatrace.validate.compare import request_of
 from sigmatrace.validate.pcap import Flow
 from tests.rigs.pairs import LIFE_PSNS, Connection, Key, Said, Trace, compiled, phase, said

@@ -14,7 +14,7 @@ import duckdb
 
 from sigmatrace import api
 from sigmatrace.capture.libs import library
-from sigmatrace.schema import Op
+from sigmatrace.trace_format import Op
 from sigmatrace.validate.compare import Verdict
 from tests.rigs.programs import PORT, Ran, run_pair
 from tests.rigs.rig import Rig

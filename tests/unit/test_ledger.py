@@ -7,7 +7,7 @@ from sigmatrace.capture.account import Account, FileAccount, SchemaAccount
 from sigmatrace.errors import PipelineError
 from sigmatrace.export.base import Exported
 from sigmatrace.export.perfetto import balance
-from sigmatrace.schema import Schema
+from sigmatrace.trace_format import Schema
 
 NAMES = [schema.name.lower() for schema in Schema]
 

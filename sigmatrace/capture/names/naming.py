@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sigmatrace.capture.names.fields import Fields, Objects
-from sigmatrace.schema import Layer
+from sigmatrace.trace_format import Layer
 
 
 class Names(NamedTuple):

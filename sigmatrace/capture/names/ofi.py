@@ -7,7 +7,7 @@ import numpy as np
 from sigmatrace.capture.names.fields import Fields, Objects, binary, integer, of_type, text
 from sigmatrace.capture.names.naming import Endpoint, Names, Naming
 from sigmatrace.capture.names.sockets import socket_name
-from sigmatrace.schema import Layer
+from sigmatrace.trace_format import Layer
 
 _GLOBAL_PROVIDERS = frozenset(
     ("efa", "psm2", "psm3", "opx", "cxi", "verbs", "ucx", "gni", "bgq", "mlx", "lpp")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sigmatrace.capture.names.fields import Fields, Objects, binary, integer, text
 from sigmatrace.capture.names.naming import Endpoint, Names, Naming
 from sigmatrace.capture.names.sockets import socket_name
-from sigmatrace.schema import Layer
+from sigmatrace.trace_format import Layer
 
 _HOST_LOCAL_TRANSPORTS = frozenset(("posix", "sysv", "cma", "knem", "xpmem", "self"))
 

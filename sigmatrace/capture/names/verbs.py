@@ -13,7 +13,7 @@ import numpy as np
 
 from sigmatrace.capture.names.fields import Fields, Objects, binary, integer, of_type, text
 from sigmatrace.capture.names.naming import Endpoint, Names, Naming
-from sigmatrace.schema import Dir, Layer
+from sigmatrace.trace_format import Dir, Layer
 
 _PREFIX_BYTES = 8
 _QPN_SHIFT = 32

@@ -1,5 +1,5 @@
 /* The record layouts and constants of the trace format: docs/format.md is
- * normative, sigmatrace/schema.py mirrors this file and a test compares them. */
+ * normative, sigmatrace/trace_format.py mirrors this file and a test compares them. */
 #ifndef SIGMATRACE_FORMAT_H
 #define SIGMATRACE_FORMAT_H
 

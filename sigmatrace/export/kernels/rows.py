@@ -25,10 +25,10 @@ def describe_operations(
         proc: i4[n], the row's own process.
         src_proc: i4[n], process that sends, -1 unknown.
         dst_proc: i4[n], process that receives, -1 unknown.
-        op: u1[n], ``schema.Op``.
+        op: u1[n], ``trace_format.Op``.
         call: u1[n].
         fate: u1[n], ``schema.Fate``; from PEER_UNKNOWN on it says why nothing was matched.
-        flags: u1[n], ``schema.OpFlag``.
+        flags: u1[n], ``trace_format.OpFlag``.
         processes: How many processes the run has; texts from there on are fates.
         name: u4[n], output: op << 8 | call.
         shown: u2[n], output: bits of size (0), peer (1), fate (2), failed (3); ``SINK``.

@@ -71,7 +71,7 @@ def call_kernel(op, aux, proc, ns_per_tick, out_ns):
     """Turn ``aux`` of outgoing operations (how long the call took) into ns.
 
     Args:
-        op: ``(n,)`` u1, ``schema.Op``.
+        op: ``(n,)`` u1, ``trace_format.Op``.
         aux: ``(n,)`` u4, TSC ticks for operations other than RECV (2); 2^32-1 is a lower bound.
         proc: ``(n,)`` i4, process of each row; ``convert_kernel`` found none that is unknown.
         ns_per_tick: ``(processes,)`` f8.

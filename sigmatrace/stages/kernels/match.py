@@ -51,7 +51,7 @@ def inversion_kernel(channel, op, fate, ordinal, aux, low, last_ordinal, last_au
 
     Args:
         channel: ``(n,)`` u4.
-        op: ``(n,)`` u1, ``schema.Op``; only RECV (2) is looked at.
+        op: ``(n,)`` u1, ``trace_format.Op``; only RECV (2) is looked at.
         fate: ``(n,)`` u1, ``schema.Fate``; only MATCHABLE (0) is looked at.
         ordinal: ``(n,)`` u4, modulo 2^32, in order of completion.
         aux: ``(n,)`` u4, posting order, modulo 2^32.
@@ -114,8 +114,8 @@ def runs_kernel(
 
     Args:
         channel: ``(n,)`` u4.
-        op: ``(n,)`` u1, ``schema.Op``.
-        flags: ``(n,)`` u1, ``schema.OpFlag``.
+        op: ``(n,)`` u1, ``trace_format.Op``.
+        flags: ``(n,)`` u1, ``trace_format.OpFlag``.
         aux: ``(n,)`` u4, of arrivals the posting order.
         flow: ``(n,)`` u8, 0 for rows that are left out.
         size_bytes: ``(n,)`` u8.
@@ -206,8 +206,8 @@ def count_kernel(layer, op, fate, out_count):
     """Count rows by layer, operation and fate.
 
     Args:
-        layer: ``(n,)`` u1, ``schema.Layer``; values that have no plane count as 0 (unknown).
-        op: ``(n,)`` u1, ``schema.Op``; values that have no row count as 0 (unknown).
+        layer: ``(n,)`` u1, ``trace_format.Layer``; values that have no plane count as 0 (unknown).
+        op: ``(n,)`` u1, ``trace_format.Op``; values that have no row count as 0 (unknown).
         fate: ``(n,)`` u1, ``schema.Fate``, below 16.
         out_count: ``(layers, operations, 16)`` i8, output, added to.
 

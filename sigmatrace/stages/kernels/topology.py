@@ -31,14 +31,14 @@ def route_kernel(
     Args:
         channel: ``(n,)`` u4, row of the per-channel arrays; beyond them it is not known, and the
             row keeps its own process at its own end.
-        op: ``(n,)`` u1, ``schema.Op``.
+        op: ``(n,)`` u1, ``trace_format.Op``.
         proc: ``(n,)`` i4, process that recorded the row.
-        op_class: ``(256,)`` u1, ``schema.OpClass`` by operation.
+        op_class: ``(256,)`` u1, ``trace_format.OpClass`` by operation.
         src: ``(channels,)`` i4, process numbers, -1 unknown.
         dst: ``(channels,)`` i4, likewise.
         group: ``(channels,)`` u4, 2^32-1 for none.
         fate: ``(channels,)`` u1, ``schema.Fate`` of the channel's messages.
-        layer: ``(channels,)`` u1, ``schema.Layer``.
+        layer: ``(channels,)`` u1, ``trace_format.Layer``.
         out_src: ``(n,)`` i4, output.
         out_dst: ``(n,)`` i4, output.
         out_group: ``(n,)`` u4, output; 2^32-1 unless the fate is MATCHABLE (0).

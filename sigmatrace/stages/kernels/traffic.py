@@ -71,7 +71,7 @@ def pair_kernel(
         layer: ``(n,)`` u1, below 16.
         op: ``(n,)`` u1.
         depth: ``(n,)`` u1; more than 0 is nested.
-        flags: ``(n,)`` u1, ``schema.OpFlag``.
+        flags: ``(n,)`` u1, ``trace_format.OpFlag``.
         size_bytes: ``(n,)`` u8.
         start: First row to look at.
         cells: Cells in use already.
@@ -134,7 +134,7 @@ def bin_kernel(
         proc: ``(n,)`` i4, process number from 0, at most 2^25 - 2.
         layer: ``(n,)`` u1, below 16.
         op: ``(n,)`` u1.
-        flags: ``(n,)`` u1, ``schema.OpFlag``; rows with NESTED (32) are left out: the outer
+        flags: ``(n,)`` u1, ``trace_format.OpFlag``; rows with NESTED (32) are left out: the outer
             operation counts the same bytes.
         size_bytes: ``(n,)`` u8.
         start: As in ``pair_kernel``, and so are the rest.

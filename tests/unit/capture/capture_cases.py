@@ -13,8 +13,9 @@ from sigmatrace.capture.index import FileIndex, find_rank_files, index_file
 from sigmatrace.capture.merge import ProcessBase, merge
 from sigmatrace.capture.read import ReadLoss, plan, read
 from sigmatrace.partition import Partition, Run
-from sigmatrace.schema import EVENT_NAMES, Dir, Kind, Layer, MarkKind, Op, Schema
+from sigmatrace.schema import EVENT_NAMES
 from sigmatrace.testing.write import records
+from sigmatrace.trace_format import Dir, Kind, Layer, MarkKind, Op, Schema
 
 NAME = "host-1-1000000000000000000.msgpack"
 UNIQUE = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from capture_cases import small_channels, small_records
 
-from sigmatrace.schema import Schema
 from sigmatrace.testing.write import RankFile
+from sigmatrace.trace_format import Schema
 
 
 @pytest.fixture(scope="session")

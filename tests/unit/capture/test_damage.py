@@ -18,7 +18,7 @@ from capture_cases import (
 
 from sigmatrace.capture import items
 from sigmatrace.errors import RunNotFoundError
-from sigmatrace.schema import Item, Schema
+from sigmatrace.trace_format import Item, Schema
 
 Span = items.Span
 

@@ -14,8 +14,9 @@ from capture_cases import NAME, check_balance, load_folder, small_channels
 from sigmatrace.capture.index import find_rank_files, index_file
 from sigmatrace.capture.merge import merge
 from sigmatrace.errors import ChunkFormatError, MixedRunsError, RunNotFoundError
-from sigmatrace.schema import INDEX_TABLES, Schema
+from sigmatrace.schema import INDEX_TABLES
 from sigmatrace.testing.write import RankFile, header_item, records
+from sigmatrace.trace_format import Schema
 
 
 def write(folder: Path, host: str = "a", pid: int = 1, **fields: object) -> Path:

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sigmatrace.capture import items
-from sigmatrace.schema import ITEM_MAGIC, Item, Schema
 from sigmatrace.testing.write import chunk_item, header_item, item, map_item, records
+from sigmatrace.trace_format import ITEM_MAGIC, Item, Schema
 
 TEXT = st.text("az_ é€\0", max_size=40)
 VALUES = st.recursive(

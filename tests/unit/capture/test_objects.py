@@ -12,7 +12,7 @@ import pytest
 from sigmatrace.capture.names.ofi import ofi_name
 from sigmatrace.capture.names.sockets import socket_name
 from sigmatrace.capture.objects import object_tables, thread_names
-from sigmatrace.schema import RECORDS, Layer, Schema
+from sigmatrace.trace_format import RECORDS, Layer, Schema
 
 NO_CHANNELS = np.empty(0, RECORDS[Schema.CHANNEL])
 

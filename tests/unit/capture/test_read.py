@@ -16,8 +16,9 @@ from sigmatrace.capture.account import damage_rows
 from sigmatrace.capture.index import index_file
 from sigmatrace.capture.merge import merge
 from sigmatrace.capture.read import plan, read
-from sigmatrace.schema import EVENT_NAMES, EVENT_TABLES, RECORDS, Kind, Schema
+from sigmatrace.schema import EVENT_NAMES, EVENT_TABLES
 from sigmatrace.testing.write import RankFile, records
+from sigmatrace.trace_format import RECORDS, Kind, Schema
 
 
 def random_records(schema: Schema, count: int, seed: int) -> np.ndarray:

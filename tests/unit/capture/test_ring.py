@@ -15,8 +15,8 @@ from sigmatrace.capture import ring
 from sigmatrace.capture.index import index_file
 from sigmatrace.capture.merge import merge
 from sigmatrace.capture.read import plan, read
-from sigmatrace.schema import Schema
 from sigmatrace.testing.write import RankFile, records, ring_file
+from sigmatrace.trace_format import Schema
 
 RING_NAME = NAME.replace(".msgpack", ".ring")
 

@@ -18,8 +18,8 @@ from sigmatrace.capture.index import index_file
 from sigmatrace.capture.merge import merge
 from sigmatrace.capture.read import plan, read
 from sigmatrace.capture.view import FileView, opened
-from sigmatrace.schema import Schema
 from sigmatrace.testing.write import RankFile, records
+from sigmatrace.trace_format import Schema
 
 SIZE = 3 << 20
 

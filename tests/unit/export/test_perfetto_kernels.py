@@ -16,7 +16,7 @@ from sigmatrace.export.kernels import packets as kernel
 from sigmatrace.export.kernels.order import end_range, group_rows, pair_regions, sort_rows
 from sigmatrace.export.kernels.wire import SLACK_BYTES
 from sigmatrace.export.perfetto_rows import Argument, Kind, argument_table
-from sigmatrace.schema import MarkKind
+from sigmatrace.trace_format import MarkKind
 from tests.perfetto_replay import replay
 
 LANES = 1 << 40

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sigmatrace.export.perfetto_tracks import Track, Tracks
-from sigmatrace.schema import Layer
+from sigmatrace.trace_format import Layer
 from tests.perfetto_inputs import run
 
 QP = {"layer": Layer.VERBS, "type": "ib_qp"}

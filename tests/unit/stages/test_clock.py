@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from sigmatrace.errors import PipelineError
-from sigmatrace.schema import Layer, Op
 from sigmatrace.stages.clock import Clock
+from sigmatrace.trace_format import Layer, Op
 from tests.factories import START_NS, make_partition, make_run
 
 HZ = 2_000_000_000

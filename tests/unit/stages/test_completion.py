@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sigmatrace.schema import NO_POSITION, Owner, Queue
+from sigmatrace.schema import Owner
 from sigmatrace.stages.completion import Completion
+from sigmatrace.trace_format import NO_POSITION, Queue
 from tests.factories import make_partition, make_run
 
 REQUEST = st.fixed_dictionaries(

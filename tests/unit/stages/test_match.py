@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sigmatrace.schema import ChannelFlag, Fate, Kind, Layer, Op, OpFlag
+from sigmatrace.schema import Fate
 from sigmatrace.stages.match import COUNTS, Match
 from sigmatrace.stages.match_order import restore
 from sigmatrace.stages.topology import Topology
+from sigmatrace.trace_format import ChannelFlag, Kind, Layer, Op, OpFlag
 from tests.factories import (
     in_channel,
     make_partition,

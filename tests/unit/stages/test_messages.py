@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sigmatrace.schema import Op, OpFlag
 from sigmatrace.stages.messages import Messages
+from sigmatrace.trace_format import Op, OpFlag
 from tests.factories import START_NS, make_partition
 
 NAMES = ("flow", "op", "t_ns", "size_bytes", "src_proc", "dst_proc", "flags", "layer")

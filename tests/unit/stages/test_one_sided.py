@@ -6,8 +6,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sigmatrace.schema import NO_REGION, Kind, Layer, Owner
+from sigmatrace.schema import NO_REGION, Owner
 from sigmatrace.stages.one_sided import ONE_SIDED_OPCODES, OneSided
+from sigmatrace.trace_format import Kind, Layer
 from tests.factories import make_partition, make_run, out_channel
 
 REGION = st.fixed_dictionaries(

@@ -3,18 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sigmatrace.schema import (
-    NO_GROUP,
-    UNKNOWN_PEER,
-    ChannelFlag,
-    Dir,
-    Fate,
-    Kind,
-    Layer,
-    Op,
-)
+from sigmatrace.schema import NO_GROUP, Fate
 from sigmatrace.stages.topology import Topology
 from sigmatrace.stages.topology_names import find, one_of
+from sigmatrace.trace_format import UNKNOWN_PEER, ChannelFlag, Dir, Kind, Layer, Op
 from tests.factories import in_channel, make_partition, make_run, out_channel, ucp_endpoints
 
 RDM = "ofi:tcp/rdm:10.0.0.{}:5000"

@@ -7,8 +7,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sigmatrace.schema import Layer, Op, OpFlag
 from sigmatrace.stages.traffic import BINS, Traffic, bin_shift
+from sigmatrace.trace_format import Layer, Op, OpFlag
 from tests.factories import START_NS, make_partition, make_run
 
 ROUTES = {

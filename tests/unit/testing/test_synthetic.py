@@ -15,8 +15,8 @@ from sigmatrace.capture.account import account
 from sigmatrace.capture.index import find_rank_files, index_file
 from sigmatrace.capture.merge import merge
 from sigmatrace.capture.read import ReadLoss, plan, read
-from sigmatrace.schema import RECORDS, Op, Schema
 from sigmatrace.testing.synthetic import Truth, generate, main
+from sigmatrace.trace_format import RECORDS, Op, Schema
 
 SMALL = {"ranks": 5, "hosts": 2, "events": 4000, "peers": 3, "chunk_records": 64}
 VARIANTS: dict[str, dict[str, Any]] = {

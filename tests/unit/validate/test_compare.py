@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sigmatrace.schema import Op
+from sigmatrace.trace_format import Op
 from sigmatrace.validate.compare import Key, Request, Sent, Verdict, compare
 from sigmatrace.validate.pcap import Flow, Message, Total
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sigmatrace.errors import PcapError
-from sigmatrace.schema import Dir, Layer, Op, Queue
+from sigmatrace.trace_format import Dir, Layer, Op, Queue
 from sigmatrace.validate.wire import Places, Wire
 from tests.factories import make_partition, make_run
 from tests.unit.validate import wire

@@ -8,7 +8,7 @@ import numpy as np
 
 from sigmatrace.capture.names.verbs import aliases, canonical
 from sigmatrace.capture.objects import object_tables
-from sigmatrace.schema import RECORDS, Dir, Kind, Layer, Schema
+from sigmatrace.trace_format import RECORDS, Dir, Kind, Layer, Schema
 
 A, B = bytes(range(16)), bytes(range(16, 32))
 PREFIX = bytes.fromhex("fe80000000000000")

@@ -4,9 +4,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sigmatrace.schema import NO_GROUP, OP_CLASS
+from sigmatrace.schema import NO_GROUP
 from sigmatrace.stages.kernels.rows import number_rows_kernel
 from sigmatrace.stages.kernels.topology import route_kernel
+from sigmatrace.trace_format import OP_CLASS
 
 SMALL = st.sampled_from([0, 1, 2, 2**32, 2**63, 2**64 - 1])
 
