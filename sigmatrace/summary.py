@@ -11,6 +11,9 @@ from sigmatrace.output import LEDGER, RUN, SUMMARY
 from sigmatrace.partition import Run
 from sigmatrace.text import count_text, counted
 
+SHOWN = 5
+"""Ranks that a line names."""
+
 
 def text(
     run: Run,
@@ -30,7 +33,7 @@ def text(
         hints: How to open them, by exporter.
         out: Folder of the output.
     """
-    lines = [*_events(run, book), *_losses(book), *told, f"output     {out}"]
+    lines = [*_events(run, book), *_absent(run), *_losses(book), *told, f"output     {out}"]
     for name, made in files.items():
         lines += [f"  {path}" for path in made]
         if name in hints:
@@ -56,6 +59,19 @@ def _events(run: Run, book: Mapping[str, Any]) -> Iterator[str]:
     )
     if counts["aggregate"] and not counts["op"]:
         yield "matched    nothing: mode aggregate keeps no single messages"
+
+
+def _absent(run: Run) -> Iterator[str]:
+    """Name ranks of which there is no file: not copied along, or they used no traced library."""
+    processes = run.tables["processes"]
+    ranks, worlds = (set(processes.column(name).to_pylist()) for name in ("rank", "world"))
+    if len(worlds) != 1 or (world := worlds.pop()) < 1:
+        return
+    absent = sorted(set(range(world)) - ranks)
+    if absent:
+        few = ", ".join(map(str, absent[:SHOWN])) + (", ..." if len(absent) > SHOWN else "")
+        there = count_text(world - len(absent))
+        yield f"ranks      {there} of {count_text(world)} have a file; rank {few} has none"
 
 
 def _losses(book: Mapping[str, Any]) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -312,3 +313,12 @@ def test_a_folder_of_empty_files_has_no_trace_data(command, tmp_path):
         (tmp_path / f"host-{pid}-1.msgpack").touch()
     spoken = command(f"run={tmp_path}", "export=json")
     one_line(spoken, 3, "no trace data")
+
+
+def test_ranks_without_a_file_are_named(command, tmp_path):
+    generate(tmp_path / "run", ranks=4, events=100)
+    assert "ranks " not in command(f"run={tmp_path}/run", "export=json").out
+    files = sorted((tmp_path / "run").glob("*.msgpack"))
+    files[-1].unlink()
+    spoken = command(f"run={tmp_path}/run", "export=json", "overwrite=true")
+    assert re.search(r"ranks +3 of 4 have a file; rank \d has none", spoken.out)
