@@ -24,7 +24,7 @@
 /* Naps of 50 us. The writer gets a while alone: two that write at once only wait, on their
  * processors, for each other's lock of the file. */
 #define ALONE 40
-#define PATIENCE 20000 /* for others that write, about a second */
+#define PATIENCE 7000 /* for others that write; a nap takes up to 150 us: about a second */
 
 enum { NEVER, IDLE, STARTED, ENDED };
 
