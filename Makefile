@@ -29,7 +29,9 @@ lint:  ## style, types and the direction of imports
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	$(VENV)/bin/lint-imports
+	@# Without site: by the editable install the whole checkout seems to lie inside the package.
+	PYTHONPATH=.:$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
+	  $(PYTHON) -S -c 'from importlinter.cli import lint_imports_command; lint_imports_command()'
 
 check: setup  ## say which layers can be traced on this machine
 	@$(VENV)/bin/sigmatrace-capture --check
