@@ -21,6 +21,8 @@ from sigmatrace import argv, config, mistakes
 from sigmatrace.errors import ConfigError, SigmaTraceError
 
 OWN_BUG, INTERRUPTED = 1, 130
+REPORTED = "reported"
+"""Note on an error whose line is printed; it survives the way between processes."""
 
 
 def main(words: Sequence[str]) -> int:
@@ -82,7 +84,7 @@ class _Job:
         except Exception as error:
             if self.several:
                 _report(error)
-                error.reported = True  # type: ignore[attr-defined]
+                error.add_note(REPORTED)
             if os.getpid() != self.pid:
                 raise
             self.errors.append(error)
@@ -100,7 +102,7 @@ class _Job:
 def _report(error: Exception) -> int:
     """Print an error in one line, unless that is done, and return its exit code."""
     known = isinstance(error, SigmaTraceError)
-    if not getattr(error, "reported", False):
+    if REPORTED not in getattr(error, "__notes__", ()):
         text = str(error) if known else f"{type(error).__name__}: {error}"
         line = " ".join(text.split("\n"))
         hint = "" if known else " (a bug of sigmatrace; --debug shows where)"

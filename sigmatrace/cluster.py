@@ -70,9 +70,8 @@ class Cluster:
         from dask.callbacks import Callback
 
         wanted = set(counted)
-        step = Callback(  # type: ignore[no-untyped-call]
-            posttask=lambda key, *_: progress.step() if key in wanted else None
-        )
+        callback: Any = Callback  # it has no types
+        step = callback(posttask=lambda key, *_: progress.step() if key in wanted else None)
         workers = self.workers or len(os.sched_getaffinity(0))
         with step:
             if self.kind == "threads":

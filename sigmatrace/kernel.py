@@ -21,6 +21,12 @@ def _array(dtype: Any, dims: int, readonly: bool) -> Any:
     return types.Array(dtype, dims, "C", readonly=readonly)
 
 
+def tuple_of(*members: Any) -> Any:
+    """Return the type of a tuple of these types."""
+    make: Any = types.Tuple  # numba has no annotations
+    return make(members)
+
+
 U8R = _array(types.uint64, 1, True)
 U4R = _array(types.uint32, 1, True)
 U2R = _array(types.uint16, 1, True)

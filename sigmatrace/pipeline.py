@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -269,10 +270,12 @@ def _joins(graph: Graph, unique: str, work: _Work, shared: Shared, parts: list[K
             buckets.append((f"join-{unique}", which, bucket))
             graph[buckets[-1]] = (_join, shared, which, pieces)
         name = f"joined-{unique}-{which}"
-        roots.append(
-            _tree(graph, name, buckets, lambda keys, at=which: (_combine, shared, at, keys))  # type: ignore[misc]
-        )
+        roots.append(_tree(graph, name, buckets, partial(_combining, shared, which)))
     return roots
+
+
+def _combining(shared: Shared, which: int, keys: list[Key]) -> tuple[Any, ...]:
+    return _combine, shared, which, keys
 
 
 def _listed(results: list[Any]) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +14,10 @@ from sigmatrace.capture.tables import empty
 from sigmatrace.schema import EVENT_TABLES
 from sigmatrace.trace_format import RECORDS, Schema
 
-_KERNELS = {Schema.OP: split_ops, Schema.COMPLETION: split_completions}
+_KERNELS: dict[Schema, Callable[..., int]] = {
+    Schema.OP: split_ops,
+    Schema.COMPLETION: split_completions,
+}
 _ALIGNMENT_BYTES = 64
 
 
@@ -90,14 +94,16 @@ class EventTable:
             return empty(self._name)
         return pa.table({key: pa.array(x[: self._used]) for key, x in self._columns.items()})
 
-    def _add_fast(self, kernel: object, base: ProcessBase, data: np.ndarray) -> Added | None:
+    def _add_fast(
+        self, kernel: Callable[..., int], base: ProcessBase, data: np.ndarray
+    ) -> Added | None:
         """Append records in one pass; None if some have an unknown channel."""
         dtype = RECORDS[self._schema]
         rows = len(data) // dtype.itemsize
         here = slice(self._used, self._used + rows)
         columns = tuple(self._columns[key][here] for key in dtype.names or ())
         channels = np.uint32(base.channel), np.uint32(base.channel_count)
-        unknown = kernel(data.view(np.uint64), base.calls, *channels, columns)  # type: ignore[operator]
+        unknown = kernel(data.view(np.uint64), base.calls, *channels, columns)
         return None if unknown else Added(rows)
 
     def _add_careful(self, base: ProcessBase, records: np.ndarray) -> Added:

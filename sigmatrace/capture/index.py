@@ -106,6 +106,7 @@ class LostChunk(NamedTuple):
     reason: str
 
 
+_LAYOUTS = {int(schema): dtype for schema, dtype in RECORDS.items()}
 _NO_CHANNELS = np.empty(0, RECORDS[Schema.CHANNEL])
 
 
@@ -295,7 +296,7 @@ class _Builder:
             raise items.ItemError("layout of a chunk")
         if chunk.codec != 0:
             raise items.ItemError(f"codec {chunk.codec}")
-        dtype = RECORDS.get(chunk.schema)  # type: ignore[call-overload]
+        dtype = _LAYOUTS.get(chunk.schema)
         if dtype is None:
             raise items.ItemError(f"schema {chunk.schema}")
         if chunk.records * dtype.itemsize != chunk.data_bytes:

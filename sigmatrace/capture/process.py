@@ -79,7 +79,7 @@ def resolve(command: str, search: str) -> str:
     if "/" in command:
         candidates = [command]
     else:
-        candidates = [os.path.join(folder or ".", command) for folder in search.split(":")]  # noqa: PTH118
+        candidates = [f"{(folder or '.').rstrip('/')}/{command}" for folder in search.split(":")]
     found = [path for path in candidates if Path(path).exists()]
     for path in found:
         if not Path(path).is_dir() and os.access(path, os.X_OK):

@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -51,7 +52,7 @@ class Truth:
     unmatched: Mapping[str, int]
 
 
-def generate(folder: str | Path, shape: Shape | None = None, **options: object) -> Truth:
+def generate(folder: str | Path, shape: Shape | None = None, **options: Any) -> Truth:
     """Write a synthetic run and return its truth.
 
     Args:
@@ -59,7 +60,7 @@ def generate(folder: str | Path, shape: Shape | None = None, **options: object) 
         shape: What to generate.
         **options: Attributes of ``Shape``, instead of ``shape``.
     """
-    shape = shape or Shape(**options)  # type: ignore[arg-type]
+    shape = shape or Shape(**options)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(shape.seed)

@@ -76,6 +76,7 @@ class Rank:
     end: dict[str, Any] | None = None
     bad_bytes: int = 0
     from_ring: int = 0
+    told: dict[Any, tuple[int, int]] = field(default_factory=dict)  # by the program itself
 
     def records(self, schema: int) -> list[dict[str, Any]]:
         """All records of a schema, as dicts, chunk by chunk."""

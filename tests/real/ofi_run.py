@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
+from plain_reader import Rank, read_all
+
+from tests.listening import free_port, wait_listening
+
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "native"))
-
-from plain_reader import Rank, read_all  # noqa: E402
-
-from tests.listening import free_port, wait_listening  # noqa: E402
-
 NATIVE = HERE.parents[1] / "sigmatrace" / "capture" / "native"
 HOOK = "libofi_hook_sigmatrace-fi.so"
 PRELOAD = "libsigmatrace_ofi.so"

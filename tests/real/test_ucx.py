@@ -16,6 +16,7 @@ from ucx_run import (
     UCP,
     UCT,
     UNKNOWN,
+    Rank,
     Setting,
     Traced,
     Ucx,
@@ -53,10 +54,9 @@ def version(request: pytest.FixtureRequest) -> Ucx:
     return found
 
 
-def told(rank: object, full: bool) -> dict[object, tuple[int, int]]:
+def told(rank: Rank, full: bool) -> dict[object, tuple[int, int]]:
     """What the program says; probes and cancels are recorded in mode full only."""
-    said = rank.told  # type: ignore[attr-defined]
-    return {k: v for k, v in said.items() if full or k[0] not in ("PROBE", "CANCEL")}
+    return {k: v for k, v in rank.told.items() if full or k[0] not in ("PROBE", "CANCEL")}
 
 
 # --- the own program ----------------------------------------------------------------------

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from native_run import NATIVE, environment
+from plain_reader import Rank, read_all
+
+from tests.listening import free_port, wait_listening
+
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "native"))
-
-from native_run import NATIVE, environment  # noqa: E402
-from plain_reader import Rank, read_all  # noqa: E402
-
-from tests.listening import free_port, wait_listening  # noqa: E402
-
 KINDS = {1: "MSG", 2: "TAG", 3: "RMA", 4: "AM", 5: "STREAM"}
 DIRS = {1: "OUT", 2: "IN"}
 OPS = ("SEND", "RECV", "PUT", "GET", "ATOMIC", "ATOMIC_FETCH", "FLUSH", "CANCEL", "PROBE")
@@ -135,7 +132,7 @@ def pair(setting: Setting, program: Path, out: Path, *phases: str) -> dict[int, 
             told[int(rank)][op, kind, direction, int(tag)] = (int(count), int(size))
     found = {pids[rank.header["pid"]]: rank for rank in read_all(out)}
     for number, rank in found.items():
-        rank.told = told[number]  # type: ignore[attr-defined]
+        rank.told = told[number]
     return found
 
 

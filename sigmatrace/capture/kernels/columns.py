@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numba import int64, types, uint32, uint64
 
-from sigmatrace.kernel import I4W, U1R, U1W, U4W, U8W, kernel
+from sigmatrace.kernel import I4W, U1R, U1W, U4W, U8W, kernel, tuple_of
 
 _WORDS = types.Array(uint64, 1, "C", readonly=True, aligned=False)
 _NUMBERS = (_WORDS, U1R, uint32, uint32)
-_OPS = types.Tuple((U8W, U8W, U4W, U4W, U1W, U1W, U1W, U1W, U4W))  # type: ignore[no-untyped-call]
-_COMPLETIONS = types.Tuple((U8W, U8W, U4W, U4W, I4W, U1W, U1W, U1W, U1W))  # type: ignore[no-untyped-call]
+_OPS = tuple_of(U8W, U8W, U4W, U4W, U1W, U1W, U1W, U1W, U4W)
+_COMPLETIONS = tuple_of(U8W, U8W, U4W, U4W, I4W, U1W, U1W, U1W, U1W)
 
 
 @kernel(int64(*_NUMBERS, _OPS))
