@@ -143,11 +143,11 @@ def test_a_job_of_a_shell_can_be_stopped_and_continued(tmp_path):
         os.write(master, (" ".join(f"'{word}'" for word in words) + "\n").encode())
         read_until(master, "ready\r\n")
         os.write(master, b"\x1a")
-        read_until(master, "Stopped")
+        assert "Stopped" in read_until(master, "prompt")  # who types before may lose it
         os.write(master, b"fg\n")
         read_until(master, "main()")  # the shell names the job that it continues
         os.write(master, b"\n")
-        read_until(master, "total 0\r\n")
+        assert "total 0\r\n" in read_until(master, "prompt")
         os.write(master, b"echo code=$?\n")
         read_until(master, "code=7")
     finally:
