@@ -122,6 +122,9 @@ EVENT_NAMES = {
     Schema.AGGREGATE: "aggregates",
     Schema.REQUEST: "requests",
     Schema.CQE: "cqes",
+    Schema.DOORBELL: "doorbells",
+    Schema.WQE: "wqes",
+    Schema.KERNEL: "kernels",
 }
 """Event table by schema. Channels are not events; the index holds them."""
 

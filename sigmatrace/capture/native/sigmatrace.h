@@ -187,6 +187,11 @@ static inline void st_cqe(const struct st_cqe_record *r)
                      (uint64_t)r->flags << 48 | (uint64_t)r->queue << 56);
 }
 
+/* Layers mlx5dv and cuda (format.md 2.9 to 2.11). */
+ST_API void st_doorbell(const struct st_doorbell_record *record);
+ST_API void st_kernel(const struct st_kernel_record *record);
+/* Slots of one WQE, at most 64 (one WQE has 16): all of them go into one chunk, or none. */
+ST_API void st_wqe_store(const struct st_wqe_record *records, uint32_t count);
 ST_API void st_mark(uint64_t t_tsc, double value, uint32_t name, uint8_t kind);
 /* Id of the `name` object of this text (made on first use). */
 ST_API uint32_t st_name(const char *text);
