@@ -32,6 +32,7 @@ KIND_OF = {
     **{5: "COMPARE_SWAP", 6: "FETCH_ADD", 9: "SEND_INV"},
 }
 """Kind of a message by ``enum ibv_wr_opcode``; others (bind, invalidate) are on no wire."""
+_GID_DIGITS = 32
 _ON_WIRE = frozenset(OP_OF.values())
 _REQUEST = ("proc", "object", "position", "opcode", "size_bytes", "raddr", "rkey", "imm")
 
@@ -105,11 +106,12 @@ class Wire(Stage):
             "proc": "i4",
             "object": "u4",
             "layer": "u1",
-            "local": "str",
-            "peer": "str",
+            "place": "str",
+            "peer_place": "str",
+            "peer_qpn": "u4",
         },
-        "addresses": {"proc": "i4", "av": "u4", "addr": "u8", "name": "str"},
-        "gids": {"proc": "i4", "port": "u4", "index": "u4", "gid": "str"},
+        "addresses": {"proc": "i4", "av": "u4", "addr": "u8", "place": "str", "qpn": "u4"},
+        "gids": {"index": "u4", "gid": "str", "place": "str"},
     }
     produces: ClassVar[Columns] = {"wire_flows": STAGE_TABLES["wire_flows"]}
 
@@ -203,30 +205,33 @@ def _sums(rows: pa.Table) -> pa.Table:
 
 
 class Places:
-    """Ports of NICs by their GIDs; each is named by the IP address of its last GID.
+    """Places of the table ``gids`` for people and for packets, which have IP addresses.
 
-    A GID that two ports claim, or that no process told, is a place of its own.
+    A place is called by the last GID of its port: the first ones are made of the MAC address, and
+    those of RoCE v2 for the port's IP addresses come after them.
     """
 
     def __init__(self, run: Run) -> None:
-        ports: dict[tuple[int, int], list[tuple[int, str]]] = defaultdict(list)
-        for row in run.tables["gids"].to_pylist():
-            ports[row["proc"], row["port"]].append((row["index"], row["gid"]))
-        claims: dict[str, set[str]] = defaultdict(set)
-        for gids in ports.values():
-            for _, gid in gids:
-                claims[gid].add(max(gids)[1])
-        self._name = {gid: _ip(min(of)) for gid, of in claims.items() if len(of) == 1}
+        self._of_gid: dict[str, str] = {}
+        last: dict[str, tuple[int, str]] = {}
+        columns = (
+            run.tables["gids"].column(name).to_pylist() for name in ("index", "gid", "place")
+        )
+        for index, gid, place in zip(*columns, strict=True):
+            self._of_gid[gid] = place
+            last[place] = max(last.get(place, (-1, "")), (index, gid))
+        self._name = {place: _ip(gid) for place, (_, gid) in last.items()}
 
-    def of_gid(self, gid: str) -> str:
-        """The place of a GID (32 hexadecimal digits)."""
-        return self._name.get(gid) or _ip(gid)
+    def name(self, place: str) -> str | None:
+        """The IP address that a place is called by; None for a place by LID, which has none."""
+        return (self._name.get(place) or _ip(place)) if len(place) == _GID_DIGITS else None
 
     def of_ip(self, address: str) -> str:
-        """The place of an IP address."""
+        """What the place is called that an IP address belongs to."""
         ip = ipaddress.ip_address(address)
         packed = bytes(10) + b"\xff\xff" + ip.packed if ip.version == 4 else ip.packed
-        return self.of_gid(packed.hex())
+        gid = packed.hex()
+        return self._name.get(self._of_gid.get(gid, gid)) or _ip(gid)
 
 
 def _ip(gid: str) -> str:
@@ -239,17 +244,17 @@ class Flows:
 
     def __init__(self, run: Run, places: Places) -> None:
         self._run, self._places = run, places
-        self._local: dict[tuple[int, int], str] = {}
+        self._from: dict[tuple[int, int], str] = {}
         self._connected: dict[tuple[int, int], Key] = {}
         for row in _verbs(run, "endpoints"):
             at = row["proc"], row["object"]
-            self._local[at] = row["local"]
-            if (key := self._key(at, row["peer"])) is not None:
+            self._from[at] = row["place"]
+            if (key := self._key(at, row["peer_place"], row["peer_qpn"])) is not None:
                 self._connected[at] = key
         self._datagrams = {
-            (row["proc"], row["av"], row["addr"]): row["name"]
+            (row["proc"], row["av"], row["addr"]): (row["place"], row["qpn"])
             for row in run.tables["addresses"].to_pylist()
-            if (row["proc"], row["av"]) in self._local
+            if row["place"]
         }
 
     def sent(self, seen: Seen) -> dict[Key, Sent]:
@@ -268,8 +273,8 @@ class Flows:
 
     def _of_channel(self, row: Mapping[str, Any]) -> Key | None:
         at = row["proc"], row["object"]
-        name = self._datagrams.get((*at, row["peer"]))
-        return self._connected.get(at) if name is None else self._key(at, name)
+        seat = self._datagrams.get((*at, row["peer"]))
+        return self._connected.get(at) if seat is None else self._key(at, *seat)
 
     def _add_requests(self, found: dict[Key, Sent], requests: pa.Table) -> None:
         modes = self._run.tables["processes"].select(["proc", "mode"]).to_pylist()
@@ -285,13 +290,11 @@ class Flows:
                 fields = (row[name] for name in ("size_bytes", "raddr", "rkey", "imm"))
                 asked.append(Request(KIND_OF[row["opcode"]], *fields))
 
-    def _key(self, at: tuple[int, int], peer: str) -> Key | None:
-        """The flow from a queue pair to a named one; None where a name has no GID."""
-        ends = [name.split(":") for name in (self._local[at], peer)]
-        if any(len(end) != 3 or len(end[1]) != 32 for end in ends):
-            return None
-        (_, source, _), (_, destination, qpn) = ends
-        return Key(self._places.of_gid(source), self._places.of_gid(destination), int(qpn, 16))
+    def _key(self, at: tuple[int, int], place: str, qpn: int) -> Key | None:
+        """The flow from a queue pair to another one; None where a place is none of RoCE."""
+        source = self._places.name(self._from.get(at, ""))
+        destination = self._places.name(place)
+        return None if source is None or destination is None else Key(source, destination, qpn)
 
 
 def _verbs(run: Run, table: str) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import pytest
 from sigmatrace.errors import PcapError
 from sigmatrace.trace_format import Dir, Layer, Op, Queue
 from sigmatrace.validate.wire import Places, Wire
-from tests.factories import make_partition, make_run
+from tests.factories import make_partition, make_run, queue_pair
 from tests.unit.validate import wire
 from tests.unit.validate.wire import A, B, packet, write_pcap
 
@@ -20,14 +20,11 @@ WRITE, SEND, BIND = 0, 2, 8
 
 def run(mode="full"):
     """Rank 0 with a connected queue pair (7) and one for datagrams (8); its peer is rank 1."""
-    ends = [(0, 7, f"ib:{V4[A]}:22", f"ib:{LINK[B]}:11"), (0, 8, f"ib:{LINK[A]}:23", "")]
-    ends += [
-        (1, 5, f"ib:{LINK[B]}:11", f"ib:{V4[A]}:22"),
-        (1, 6, "ib:lid5/fe80:9", "ib:lid6/fe80:9"),
-    ]
     endpoints = [
-        {"proc": p, "object": o, "layer": Layer.VERBS, "type": "ib_qp", "local": x, "peer": y}
-        for p, o, x, y in ends
+        queue_pair(0, 7, f"{LINK[A]}:22", f"{LINK[B]}:11"),
+        queue_pair(0, 8, f"{LINK[A]}:23"),
+        queue_pair(1, 5, f"{LINK[B]}:11", f"{LINK[A]}:22"),
+        queue_pair(1, 6, "lid5/fe80:9", "lid6/fe80:9"),
     ]
     channels = [
         {"proc": 0, "object": 7, "peer": 7, "dir": Dir.OUT, "layer": Layer.VERBS},
@@ -37,7 +34,7 @@ def run(mode="full"):
         {"proc": 1, "object": 6, "peer": 6, "dir": Dir.OUT, "layer": Layer.VERBS},
     ]
     gids = [
-        {"proc": proc, "port": 3, "index": index, "gid": gids[host]}
+        {"proc": proc, "port": 3, "index": index, "gid": gids[host], "place": LINK[host]}
         for proc, host in enumerate((A, B))
         for index, gids in enumerate((LINK, V4))
     ]
@@ -45,7 +42,7 @@ def run(mode="full"):
         processes=[{"mode": mode}, {"mode": mode}],
         endpoints=endpoints,
         channels=channels,
-        addresses=[{"proc": 0, "av": 8, "addr": 9, "name": f"ib:{LINK[B]}:33"}],
+        addresses=[{"proc": 0, "av": 8, "addr": 9, "place": LINK[B], "qpn": 0x33}],
         gids=gids,
     )
 
@@ -140,7 +137,7 @@ def test_aggregates_count(tmp_path):
 
 def test_a_gid_that_two_ports_claim_is_a_place_of_its_own():
     gids = [
-        {"proc": proc, "port": 1, "index": index, "gid": gid}
+        {"proc": proc, "port": 1, "index": index, "gid": gid, "place": gid}
         for proc, host in enumerate((A, B))
         for index, gid in enumerate((LINK[A], V4[host]))
     ]
