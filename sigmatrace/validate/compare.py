@@ -81,9 +81,9 @@ class Compared:
     Attributes:
         key: The flow.
         verdict: DIFFERS also where amounts are equal and a request is another one. NOT_WHOLE: they
-            differ, and the capture has parts of messages. NOT_CAPTURED: it shows no packet between
-            these places. LOOPBACK: within a place, where no wire is. NOT_TRACED: of queue pairs
-            that the trace does not know of.
+            differ, and the capture has parts of messages, ends early, or leaves the path MTU of
+            reads open. NOT_CAPTURED: it shows no packet between these places. LOOPBACK: within a
+            place, where no wire is. NOT_TRACED: of queue pairs that the trace does not know of.
         traced: By the trace.
         captured: By the capture.
         requests: How many requests were compared one by one.
@@ -115,7 +115,11 @@ class Compared:
 
 
 def compare(
-    sent: Mapping[Key, Sent], flows: Iterable[Flow], place: Callable[[str], str]
+    sent: Mapping[Key, Sent],
+    flows: Iterable[Flow],
+    place: Callable[[str], str],
+    *,
+    is_cut: bool = False,
 ) -> list[Compared]:
     """Compares all flows, those of either side.
 
@@ -123,6 +127,7 @@ def compare(
         sent: What the trace says. A flow of a queue pair that sent nothing is there, too.
         flows: What the capture shows.
         place: The place that an IP address belongs to.
+        is_cut: The capture ends early: what is not there may have been on the wire.
     """
     captured: dict[Key, list[Flow]] = defaultdict(list)
     seen = set()
@@ -133,7 +138,7 @@ def compare(
             captured[key].append(flow)
     keys = dict.fromkeys([*sent, *(key for key, found in captured.items() if _any(found))])
     return [
-        _judged(key, sent.get(key), captured.get(key, []), frozenset(key[:2]) in seen)
+        _judged(key, sent.get(key), captured.get(key, []), frozenset(key[:2]) in seen, is_cut)
         for key in keys
         if _any(captured.get(key, [])) or sent[key].amounts
     ]
@@ -144,7 +149,9 @@ def _any(flows: Sequence[Flow]) -> bool:
     return any(flow.messages or flow.incomplete or flow.contradicting for flow in flows)
 
 
-def _judged(key: Key, sent: Sent | None, flows: Sequence[Flow], is_seen: bool) -> Compared:
+def _judged(
+    key: Key, sent: Sent | None, flows: Sequence[Flow], is_seen: bool, is_cut: bool
+) -> Compared:
     on_wire = _amounts(message for flow in flows for message in flow.messages)
     if sent is None:
         return Compared(key, Verdict.NOT_TRACED, {}, on_wire)
@@ -155,8 +162,8 @@ def _judged(key: Key, sent: Sent | None, flows: Sequence[Flow], is_seen: bool) -
     requests, at = _compare_requests(sent, flows)
     verdict = Verdict.EQUAL
     if sent.amounts != on_wire or at >= 0:
-        holes = sum(flow.incomplete + flow.contradicting for flow in flows)
-        verdict = Verdict.NOT_WHOLE if holes else Verdict.DIFFERS
+        holes = any(flow.incomplete or flow.contradicting or flow.unsure_mtu for flow in flows)
+        verdict = Verdict.NOT_WHOLE if holes or is_cut else Verdict.DIFFERS
     return Compared(key, verdict, sent.amounts, on_wire, requests, at)
 
 

@@ -126,7 +126,7 @@ class FrameCounts:
         fragments: Parts of IP fragments, which are not decoded.
         damaged: RoCEv2 packets that are cut within their headers or contradict themselves.
         other: Everything else.
-        cut: 1 when the file ends within a frame.
+        cut: 1 when the file ends within a frame, or goes on with what is none.
     """
 
     frames: int = 0
@@ -147,7 +147,7 @@ def read_packets(path: Path, counts: FrameCounts) -> Iterator[Packet]:
         counts: Counted up.
 
     Raises:
-        PcapError: It is none, or is damaged.
+        PcapError: It is none.
     """
     with path.open("rb") as file:
         for time_ns, frame in _frames(file, path, counts):
@@ -193,11 +193,7 @@ def _frames(file: BinaryIO, path: Path, counts: FrameCounts) -> Iterator[tuple[i
             counts.cut = 1
             return
         seconds, fraction, size, _ = record.unpack(head)
-        if size > _MAX_FRAME:
-            raise PcapError(
-                f"{path}: a frame of {size} bytes before {file.tell()}", "is it damaged?"
-            )
-        frame = file.read(size)
+        frame = file.read(size) if size <= _MAX_FRAME else b""
         if len(frame) < size:
             counts.cut = 1
             return

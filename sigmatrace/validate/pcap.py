@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from sigmatrace.errors import PcapError
 from sigmatrace.validate.connections import Connection, ConnectionManager
 from sigmatrace.validate.packets import (
     RESPONSES,
@@ -90,6 +89,8 @@ class Flow:
         repeated: Request packets that were retransmissions.
         incomplete: Messages that the capture does not have as a whole; not in `messages`. The
             fewest where a hole may hide beginnings and ends.
+        unsure_mtu: Whether packets tell several path MTUs (the number of a queue pair was used
+            again), and how many sequence numbers its reads own is not certain.
         contradicting: Request packets with the number of a different one; not in `messages`.
         responses: Response packets to requests of the other direction, each PSN once.
         response_bytes: Payload of them.
@@ -108,6 +109,7 @@ class Flow:
     repeated: int = 0
     incomplete: int = 0
     contradicting: int = 0
+    unsure_mtu: bool = False
     responses: int = 0
     response_bytes: int = 0
     repeated_responses: int = 0
@@ -144,7 +146,7 @@ def read_capture(path: Path, mtu: int | None = None) -> PacketCapture:
             packets and from the responses to its reads.
 
     Raises:
-        PcapError: The file is none or is damaged, or the MTU of a flow is not certain.
+        PcapError: The file is none.
     """
     frames = FrameCounts()
     builders: dict[tuple[str, str, int, str, int | None], _Builder] = {}
@@ -231,14 +233,10 @@ class _Builder:
         )
 
     def finish(self, mtu: int | None) -> None:
-        """Assembles the messages."""
-        if mtu is None and len(self.sizes) > 1:
-            raise PcapError(
-                f"{self.flow.source} to queue pair {self.flow.qpn:#x} of {self.flow.destination}: "
-                f"packets of {sorted(self.sizes)} bytes that are not the last of a message",
-                "name the path MTU",
-            )
-        assembly = _Assembly(self.flow, mtu or next(iter(self.sizes), 0))
+        """Assembles the messages; of several MTUs with the largest: reads own fewest numbers."""
+        reads = any(packet.op is Op.READ_REQUEST for packet in self.requests.values())
+        self.flow.unsure_mtu = mtu is None and reads and len(self.sizes) > 1
+        assembly = _Assembly(self.flow, mtu or max(self.sizes, default=0))
         for psn in sorted(self.requests):
             assembly.take(psn, self.requests[psn])
         assembly.finish()

@@ -141,7 +141,9 @@ class Wire(Stage):
         capture = read_capture(self._path, self._mtu)
         places = Places(run)
         sent = Flows(run, places).sent(summary)
-        return Outcome(compare(sent, capture.flows, places.of_ip), capture.frames)
+        is_cut = bool(capture.frames.cut)
+        compared = compare(sent, capture.flows, places.of_ip, is_cut=is_cut)
+        return Outcome(compared, capture.frames)
 
     def results(self, resolved: Outcome) -> Mapping[str, pa.Table]:
         """Return ``wire_flows``."""

@@ -98,6 +98,10 @@ def test_datagrams_are_compared_by_amounts():
 def test_what_cannot_be_told_is_no_difference():
     sent = Sent({Op.SEND: Total(2, 20)})
     assert only({KEY: sent}, flow(send(10), incomplete=1)).verdict is Verdict.NOT_WHOLE
+    assert only({KEY: sent}, flow(send(10), unsure_mtu=True)).verdict is Verdict.NOT_WHOLE
+    assert only({KEY: sent}, flow(send(20), unsure_mtu=True)).verdict is Verdict.NOT_WHOLE
+    (cut,) = compare({KEY: sent}, [flow(send(10))], PLACES.__getitem__, is_cut=True)
+    assert cut.verdict is Verdict.NOT_WHOLE
     assert only({KEY: sent}).verdict is Verdict.NOT_CAPTURED
     assert only({KEY._replace(destination="a"): sent}).verdict is Verdict.LOOPBACK
     assert only({}, flow(send(10))).verdict is Verdict.NOT_TRACED

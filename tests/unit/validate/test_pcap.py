@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from sigmatrace.errors import PcapError
 from sigmatrace.validate.connections import Connection
 from sigmatrace.validate.pcap import Flow, PacketCapture, Total, read_capture
 from tests.unit.validate import wire
@@ -221,11 +220,19 @@ def test_a_different_packet_of_the_same_number_is_counted(tmp_path: Path) -> Non
     assert (flow.totals(), flow.contradicting) == ({"READ": Total(1, 3 * MTU)}, 1)
 
 
-def test_an_uncertain_mtu_is_refused_unless_named(tmp_path: Path) -> None:
+def test_an_uncertain_mtu_is_told_unless_named(tmp_path: Path) -> None:
     frames = [read_request(0, 0, 3000), *response(0, 3000), packet(wire.SEND_FIRST, 3, 256)]
-    with pytest.raises(PcapError, match="path MTU"):
-        captured(tmp_path, frames)
-    assert captured(tmp_path, frames, MTU).flows[0].totals() == {"READ": Total(1, 3000)}
+    for mtu, unsure in [(None, True), (MTU, False)]:
+        flow = captured(tmp_path, frames, mtu).flows[0]
+        assert (flow.totals(), flow.unsure_mtu) == ({"READ": Total(1, 3000)}, unsure)
+
+
+def test_packets_of_several_sizes_are_certain_without_reads(tmp_path: Path) -> None:
+    """The number of a queue pair was used again with another MTU."""
+    small = [packet(wire.SEND_FIRST, 9, 256), packet(wire.SEND_LAST, 10, 256)]
+    flow = only_flow(tmp_path, [*message(0, 2 * MTU), *small])
+    assert not flow.unsure_mtu
+    assert flow.totals() == {"SEND": Total(2, 2 * MTU + 512)}
 
 
 def datagram(attribute: int, body: bytes) -> bytes:
