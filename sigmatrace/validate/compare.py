@@ -1,7 +1,7 @@
 """What a trace says was sent against what a packet capture shows, flow by flow. Pure.
 
 A flow is what one place sent to one queue pair of another; a place is a port of a NIC. Packets name
-no sending queue pair (`sigmatrace.validate.pcap`), so this is as far as both can be told apart.
+no sending queue pair (`sigmatrace.validate.flows`), so this is as far as both can be told apart.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from sigmatrace.trace_format import Op
-from sigmatrace.validate.pcap import Flow, Message, Total
+from sigmatrace.validate.flows import Flow, Message, Total
 
 OP_OF = {
     **dict.fromkeys(("SEND", "SEND_IMM", "SEND_INV"), Op.SEND),
@@ -81,9 +81,10 @@ class Compared:
     Attributes:
         key: The flow.
         verdict: DIFFERS also where amounts are equal and a request is another one. NOT_WHOLE: they
-            differ, and the capture has parts of messages, ends early, or leaves the path MTU of
-            reads open. NOT_CAPTURED: it shows no packet between these places. LOOPBACK: within a
-            place, where no wire is. NOT_TRACED: of queue pairs that the trace does not know of.
+            differ, and the capture has parts of messages or what is not decoded, ends early, or
+            leaves the path MTU of reads open. NOT_CAPTURED: it shows no packet between these
+            places. LOOPBACK: within a place, where no wire is. NOT_TRACED: of queue pairs that
+            the trace does not know of.
         traced: By the trace.
         captured: By the capture.
         requests: How many requests were compared one by one.
@@ -146,7 +147,12 @@ def compare(
 
 def _any(flows: Sequence[Flow]) -> bool:
     """Whether a message, or a part of one, was seen."""
-    return any(flow.messages or flow.incomplete or flow.contradicting for flow in flows)
+    return any(flow.messages or _holes(flow) for flow in flows)
+
+
+def _holes(flow: Flow) -> int:
+    """How often something was sent of which there is no message."""
+    return flow.incomplete + flow.contradicting + flow.unsupported
 
 
 def _judged(
@@ -162,7 +168,7 @@ def _judged(
     requests, at = _compare_requests(sent, flows)
     verdict = Verdict.EQUAL
     if sent.amounts != on_wire or at >= 0:
-        holes = any(flow.incomplete or flow.contradicting or flow.unsure_mtu for flow in flows)
+        holes = any(flow.unsure_mtu or _holes(flow) for flow in flows)
         verdict = Verdict.NOT_WHOLE if holes or is_cut else Verdict.DIFFERS
     return Compared(key, verdict, sent.amounts, on_wire, requests, at)
 

@@ -21,8 +21,9 @@ from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.text import count_text, counted
 from sigmatrace.trace_format import Layer, Op, Queue
 from sigmatrace.validate.compare import OP_OF, Compared, Key, Request, Sent, Verdict, compare
-from sigmatrace.validate.packets import FrameCounts, check_file
-from sigmatrace.validate.pcap import Total, read_capture
+from sigmatrace.validate.flows import Total
+from sigmatrace.validate.pcap import check_file, read_capture
+from sigmatrace.validate.roce import FrameCounts
 
 NAMED = 20
 """Differing flows that the ledger names; the counts are complete."""
@@ -191,7 +192,8 @@ class Wire(Stage):
         else:
             parts = [f"{count_text(n)} {one}" for one, n in sorted(counts.items()) if n]
         frames = resolved.frames
-        if lost := frames.damaged + frames.cut + frames.fragments + frames.roce_v1:
+        lost = frames.damaged + frames.cut + frames.fragments + frames.roce_v1
+        if lost := lost + frames.unsupported:
             parts.append(f"{counted(lost, 'frame')} not decoded")
         lines = [f"wire       {', '.join([total, *parts])}"]
         lines += [f"             {flow.text()}" for flow in different[:SHOWN]]

@@ -6,7 +6,7 @@ import pytest
 
 from sigmatrace.trace_format import Op
 from sigmatrace.validate.compare import Key, Request, Sent, Verdict, compare
-from sigmatrace.validate.pcap import Flow, Message, Total
+from sigmatrace.validate.flows import Flow, Message, Total
 
 KEY = Key("a", "b", 0x11)
 PLACES = {"10.0.0.1": "a", "fe80::1": "a", "10.0.0.2": "b", "10.0.0.3": "c"}
@@ -98,6 +98,7 @@ def test_datagrams_are_compared_by_amounts():
 def test_what_cannot_be_told_is_no_difference():
     sent = Sent({Op.SEND: Total(2, 20)})
     assert only({KEY: sent}, flow(send(10), incomplete=1)).verdict is Verdict.NOT_WHOLE
+    assert only({KEY: sent}, flow(send(10), unsupported=1)).verdict is Verdict.NOT_WHOLE
     assert only({KEY: sent}, flow(send(10), unsure_mtu=True)).verdict is Verdict.NOT_WHOLE
     assert only({KEY: sent}, flow(send(20), unsure_mtu=True)).verdict is Verdict.NOT_WHOLE
     (cut,) = compare({KEY: sent}, [flow(send(10))], PLACES.__getitem__, is_cut=True)
