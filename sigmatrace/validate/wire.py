@@ -1,15 +1,15 @@
-"""Stage wire: compares the trace with a packet capture of RoCEv2 (layer verbs).
+"""Stage wire: compares the trace with a packet capture of RoCEv2 (layer verbs). No files.
 
-The capture is read where summaries are resolved, by the caller's process alone.
+Whoever makes the stage hands it a function that reads the capture. It is called where summaries are
+resolved, by the caller's process alone, so that no worker gets a copy of the capture.
 """
 
 from __future__ import annotations
 
 import ipaddress
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -21,8 +21,7 @@ from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.text import count_text, counted
 from sigmatrace.trace_format import Layer, Op, Queue
 from sigmatrace.validate.compare import OP_OF, Compared, Key, Request, Sent, Verdict, compare
-from sigmatrace.validate.flows import Total
-from sigmatrace.validate.pcap import check_file, read_capture
+from sigmatrace.validate.flows import PacketCapture, Total
 from sigmatrace.validate.roce import FrameCounts
 
 NAMED = 20
@@ -72,11 +71,8 @@ class Wire(Stage):
     """Makes ``wire_flows``.
 
     Args:
-        pcap: The capture file.
-        mtu: Path MTU of its queue pairs (bytes); None: as the packets tell.
-
-    Raises:
-        PcapError: The file is no capture of an Ethernet.
+        read: Reads the capture; picklable.
+        source: Where it is from, for the ledger.
     """
 
     name: ClassVar[str] = "wire"
@@ -116,9 +112,8 @@ class Wire(Stage):
     }
     produces: ClassVar[Columns] = {"wire_flows": STAGE_TABLES["wire_flows"]}
 
-    def __init__(self, pcap: str, mtu: int | None = None) -> None:
-        self._path, self._mtu = Path(pcap), mtu
-        check_file(self._path)
+    def __init__(self, read: Callable[[], PacketCapture], source: str) -> None:
+        self._read, self._source = read, source
 
     def summarize(self, part: Partition) -> Seen:
         """Add up the partition's operations; keep its send requests."""
@@ -139,7 +134,7 @@ class Wire(Stage):
 
     def resolve(self, summary: Seen, run: Run) -> Outcome:
         """Read the capture and compare."""
-        capture = read_capture(self._path, self._mtu)
+        capture = self._read()
         places = Places(run)
         sent = Flows(run, places).sent(summary)
         is_cut = bool(capture.frames.cut)
@@ -174,7 +169,7 @@ class Wire(Stage):
         counts = {one.name.lower(): len(resolved.of(one)) for one in Verdict}
         texts = [flow.text() for flow in resolved.of(Verdict.DIFFERS)]
         return {
-            "pcap": str(self._path),
+            "pcap": self._source,
             "flows": len(resolved.flows),
             **counts,
             "requests": sum(flow.requests for flow in resolved.flows),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sigmatrace.errors import PcapError
-from sigmatrace.validate.pcap import read_packets
+from sigmatrace.validate.pcap import check_file, read_packets
 from sigmatrace.validate.roce import FrameCounts, Packet
 from tests.unit.validate import wire
 from tests.unit.validate.wire import packet, write_pcap
@@ -52,3 +52,10 @@ def test_files_that_are_refused(tmp_path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(PcapError, match=r"x\.pcap"):
         read(path)
+    with pytest.raises(PcapError, match=r"x\.pcap"):
+        check_file(path)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PcapError, match="cannot be read: No such file"):
+        check_file(tmp_path / "missing")
