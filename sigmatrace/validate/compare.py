@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+import numpy as np
+
 from sigmatrace.trace_format import Op
 from sigmatrace.validate.flows import Flow, Message, Total
 
@@ -43,18 +45,26 @@ class Request(NamedTuple):
     immediate: int
 
 
+KIND_CODE = {kind: code for code, kind in enumerate(OP_OF)}
+REQUEST = np.dtype(
+    [("kind", "u1"), ("length", "u4"), ("address", "u8"), ("rkey", "u4"), ("immediate", "u4")]
+)
+"""A ``Request`` in arrays; kind: ``KIND_CODE``."""
+
+
 @dataclass
 class Sent:
     """What a trace says of a flow.
 
     Attributes:
         amounts: Messages and bytes by operation.
-        requests: Each message, in the order of sending; None where the trace does not have them.
+        requests: Each message (``REQUEST``), in the order of sending; None where the trace does not
+            have them.
         connections: How many queue pairs sent; of several, the order of messages is not compared.
     """
 
     amounts: dict[Op, Total] = field(default_factory=dict)
-    requests: list[Request] | None = None
+    requests: np.ndarray | None = None
     connections: int = 0
 
     def add(self, op: Op, messages: int, length: int) -> None:
@@ -186,16 +196,22 @@ def _compare_requests(sent: Sent, flows: Sequence[Flow]) -> tuple[int, int]:
     """How many there are on both sides, and the number of the first that differs, or -1."""
     if sent.requests is None or any(flow.transport == "UD" for flow in flows):
         return 0, -1
-    seen = [request_of(message) for flow in flows for message in flow.messages]
+    seen = as_array(request_of(message) for flow in flows for message in flow.messages)
     asked = sent.requests
     if sent.connections != 1:
-        seen, asked = sorted(seen), sorted(asked)
-    both = min(len(asked), len(seen))
-    at = next((k for k in range(both) if asked[k] != seen[k]), both)
-    return both, -1 if at == len(asked) == len(seen) else at
+        seen, asked = np.sort(seen), np.sort(asked)
+    both = min(asked.size, seen.size)
+    unequal = np.flatnonzero(asked[:both] != seen[:both])
+    at = int(unequal[0]) if unequal.size else both
+    return both, -1 if at == asked.size == seen.size else at
 
 
 def request_of(message: Message) -> Request:
     """A message of the wire as its sender asked for it."""
     address, rkey, immediate = message.address or 0, message.rkey or 0, message.immediate or 0
     return Request(message.kind, message.length, address, rkey, immediate)
+
+
+def as_array(requests: Iterable[Request]) -> np.ndarray:
+    """Requests as an array of ``REQUEST``."""
+    return np.fromiter(((KIND_CODE[kind], *fields) for kind, *fields in requests), REQUEST)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import ipaddress
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,7 +22,16 @@ from sigmatrace.schema import STAGE_TABLES, Columns
 from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.text import count_text, counted
 from sigmatrace.trace_format import Layer, Op, Queue
-from sigmatrace.validate.compare import OP_OF, Compared, Key, Request, Sent, Verdict, compare
+from sigmatrace.validate.compare import (
+    KIND_CODE,
+    OP_OF,
+    REQUEST,
+    Compared,
+    Key,
+    Sent,
+    Verdict,
+    compare,
+)
 from sigmatrace.validate.flows import PacketCapture, Total
 from sigmatrace.validate.roce import FrameCounts
 
@@ -33,6 +44,9 @@ KIND_OF = {
 }
 """Kind of a message by ``enum ibv_wr_opcode``; others (bind, invalidate) are on no wire."""
 _GID_DIGITS = 32
+_NO_CODE = 255
+_CODE = np.full(256, _NO_CODE, np.uint8)
+_CODE[list(KIND_OF)] = [KIND_CODE[kind] for kind in KIND_OF.values()]
 _ON_WIRE = frozenset(OP_OF.values())
 _REQUEST = ("proc", "object", "position", "opcode", "size_bytes", "raddr", "rkey", "imm")
 
@@ -119,7 +133,7 @@ class Wire(Stage):
         """Add up the partition's operations; keep its send requests."""
         ops, requests = part.tables["ops"], part.tables["requests"]
         rows = ops.select(["channel", "op", "size_bytes"])
-        rows = rows.append_column("count", pa.array([1] * rows.num_rows, pa.uint64()))
+        rows = rows.append_column("count", pa.array(np.ones(rows.num_rows, np.uint64)))
         columns = ["channel", "op", "size_bytes", "count"]
         rows = pa.concat_tables([rows, part.tables["aggregates"].select(columns)])
         sent = requests.filter(pc.equal(requests.column("queue"), int(Queue.SEND)))
@@ -276,24 +290,39 @@ class Flows:
         return self._connected.get(at) if seat is None else self._key(at, *seat)
 
     def _add_requests(self, found: dict[Key, Sent], requests: pa.Table) -> None:
+        """Give each flow its requests, unless one of its connections is of another mode."""
         modes = self._run.tables["processes"].select(["proc", "mode"]).to_pylist()
         full = {row["proc"] for row in modes if row["mode"] == "full"}
-        for (proc, _), key in self._connected.items():
-            if proc in full:
-                found[key].requests = []
-        order = [(name, "ascending") for name in ("proc", "object", "position")]
-        for row in requests.sort_by(order).to_pylist():
-            connection = self._connected.get((row["proc"], row["object"]))
-            asked = found[connection].requests if connection is not None else None
-            if asked is not None and row["opcode"] in KIND_OF:
-                fields = (row[name] for name in ("size_bytes", "raddr", "rkey", "imm"))
-                asked.append(Request(KIND_OF[row["opcode"]], *fields))
+        parts: dict[Key, list[np.ndarray]] = {key: [] for key in self._connected.values()}
+        for (proc, thing), rows in _by_queue_pair(requests):
+            if (proc, thing) in self._connected:
+                parts[self._connected[proc, thing]].append(rows)
+        others = {key for (proc, _), key in self._connected.items() if proc not in full}
+        for key, arrays in parts.items():
+            if key not in others:
+                found[key].requests = np.concatenate([np.empty(0, REQUEST), *arrays])
 
     def _key(self, at: tuple[int, int], place: str, qpn: int) -> Key | None:
         """The flow from a queue pair to another one; None where a place is none of RoCE."""
         source = self._places.name(self._from.get(at, ""))
         destination = self._places.name(place)
         return None if source is None or destination is None else Key(source, destination, qpn)
+
+
+def _by_queue_pair(requests: pa.Table) -> Iterator[tuple[tuple[int, int], np.ndarray]]:
+    """Yield process and object of each queue pair, and what it asked the wire for, in order."""
+    columns = {name: requests.column(name).to_numpy() for name in _REQUEST}
+    order = np.lexsort([columns[name] for name in ("position", "object", "proc")])
+    order = order[_CODE[columns["opcode"][order]] != _NO_CODE]
+    made = np.empty(order.size, REQUEST)
+    made["kind"] = _CODE[columns["opcode"][order]]
+    sources = {"length": "size_bytes", "address": "raddr", "rkey": "rkey", "immediate": "imm"}
+    for name, source in sources.items():
+        made[name] = columns[source][order]
+    proc, thing = columns["proc"][order], columns["object"][order]
+    begins = np.flatnonzero(np.diff(proc, prepend=-1) | np.diff(thing.astype(np.int64), prepend=-1))
+    for begin, end in pairwise([*begins, order.size]):
+        yield (int(proc[begin]), int(thing[begin])), made[begin:end]
 
 
 def _verbs(run: Run, table: str) -> list[dict[str, Any]]:

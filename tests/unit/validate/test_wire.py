@@ -125,6 +125,20 @@ def test_without_requests_amounts_are_compared(tmp_path):
     assert (account["equal"], account["requests"]) == (2, 0)
 
 
+def test_a_flow_of_processes_of_several_modes_is_compared_by_amounts(tmp_path):
+    """Another process of the host, of mode simple, sends to the same queue pair."""
+    of = run()
+    processes = of.tables["processes"].to_pylist()
+    endpoints = [
+        *of.tables["endpoints"].to_pylist(),
+        queue_pair(2, 7, V4[A] + ":24", LINK[B] + ":11"),
+    ]
+    tables = {name: table.to_pylist() for name, table in of.tables.items()}
+    tables |= {"processes": [*processes, {"mode": "simple"}], "endpoints": endpoints}
+    _, account, _ = outcome(tmp_path, of=make_run(**tables))
+    assert (account["equal"], account["requests"]) == (2, 0)
+
+
 def test_frames_that_are_not_decoded_are_told(tmp_path):
     _, account, lines = outcome(tmp_path, [*FRAMES, FRAMES[0][:50]])
     assert account["frames"]["damaged"] == 1
