@@ -93,7 +93,7 @@ bool st_cuda_copy_wait(const struct st_cuda_copy *copy);
 /* Is this stream one of ours (its copies are left out of the kernel timeline)? */
 bool st_cuda_copy_ours(void *stream);
 
-/* --- repeater.c: registers and queue pairs --------------------------------------------------------- */
+/* --- register.c, pair.c: registers and queue pairs --------------------------------------------------- */
 
 /* A shadow for a register, watched from now on; NULL when there is no room, or no thread. */
 void *st_register_add(void *real, uint32_t uar);

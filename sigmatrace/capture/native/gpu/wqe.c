@@ -92,8 +92,8 @@ static uint32_t read_vector(const uint8_t *p, const uint8_t *end, struct st_wqe 
  * four fit into one segment. */
 static uint32_t operand_bytes(const struct st_wqe *wqe)
 {
-    bool four = wqe->opcode == ATOMIC_MASKED_CS && wqe->opmod != EXTENDED_4_BYTES;
-    return four ? 2 * SEGMENT : SEGMENT;
+    bool masks = wqe->opcode == ATOMIC_MASKED_CS && wqe->opmod != EXTENDED_4_BYTES;
+    return masks ? 2 * SEGMENT : SEGMENT;
 }
 
 /* Data and inline segments up to the end; false when the last one does not end there. */
