@@ -58,6 +58,8 @@ INDEX_TABLES: Columns = {
     # object whose name is meant when this one has none (a ucp_ep's worker, a uct_ep's iface);
     # `av`: the address vector that resolves its channels' `peer`; `life`: how many connections of
     # the same two names came before in this process; `gone_tsc`: 0 when it was never closed.
+    # Queue pairs: `place` and `peer_place` are the ports at both ends (as in `gids` and `ports`;
+    # "" = unknown), `qpn` and `peer_qpn` the numbers of the queue pairs there.
     "endpoints": {
         "proc": "i4",
         "object": "u4",
@@ -71,6 +73,10 @@ INDEX_TABLES: Columns = {
         "life": "u4",
         "born_tsc": "u8",
         "gone_tsc": "u8",
+        "place": "str",
+        "qpn": "u4",
+        "peer_place": "str",
+        "peer_qpn": "u4",
     },
     # Registered memory; `key` is what the other end names it by (rkey, fi_mr_key).
     "regions": {
@@ -84,6 +90,7 @@ INDEX_TABLES: Columns = {
         "gone_tsc": "u8",
     },
     # Ports of NICs, by the process that opened them (layer verbs); numa: 2^32-1 when unknown.
+    # `place`: what names it where a path has no GID ("" = it has no LID).
     "ports": {
         "proc": "i4",
         "object": "u4",
@@ -96,9 +103,27 @@ INDEX_TABLES: Columns = {
         "mtu_bytes": "u4",
         "rate_mbps": "u4",
         "netdev": "str",
+        "place": "str",
     },
-    "gids": {"proc": "i4", "port": "u4", "index": "u4", "gid": "str", "type": "str"},
-    "addresses": {"proc": "i4", "av": "u4", "addr": "u8", "name": "str"},
+    # `place`: the GID that stands for the port, equal in all processes; the GID itself where two
+    # ports claim it.
+    "gids": {
+        "proc": "i4",
+        "port": "u4",
+        "index": "u4",
+        "gid": "str",
+        "type": "str",
+        "place": "str",
+    },
+    # `place` and `qpn`: of queue pairs, as in `endpoints`.
+    "addresses": {
+        "proc": "i4",
+        "av": "u4",
+        "addr": "u8",
+        "name": "str",
+        "place": "str",
+        "qpn": "u4",
+    },
     "names": {"proc": "i4", "name": "u4", "text": "str"},
     "libraries": {
         "proc": "i4",

@@ -36,7 +36,7 @@ class Regions:
         region_key: Processes and keys of regions (``_pair``), ascending.
         region: Row of the table ``regions``.
         address: First address of each.
-        stop: One past the last.
+        length: Bytes of each.
     """
 
     object_key: NDArray[np.uint64]
@@ -44,7 +44,7 @@ class Regions:
     region_key: NDArray[np.uint64]
     region: Ints
     address: NDArray[np.uint64]
-    stop: NDArray[np.uint64]
+    length: NDArray[np.uint64]
 
 
 class OneSided(Stage):
@@ -78,14 +78,13 @@ class OneSided(Stage):
         verbs = np.flatnonzero(run.column("regions", "layer") == Layer.VERBS)
         key = _pair(run.column("regions", "proc"), run.column("regions", "key"))
         order = verbs[np.argsort(key[verbs], kind="stable")]
-        address = run.column("regions", "address")[order]
         return Regions(
             objects,
             run.column("routes", "dst_proc")[out][first].astype(np.int64),
             key[order],
             order,
-            address,
-            address + run.column("regions", "length_bytes")[order],
+            run.column("regions", "address")[order],
+            run.column("regions", "length_bytes")[order],
         )
 
     def apply(self, part: Partition, resolved: Regions) -> Partition:
@@ -146,10 +145,11 @@ def owners(
     stop = np.searchsorted(known.region_key, key, "right")
     count = np.zeros(key.size, np.int64)
     region = np.full(key.size, NO_REGION, np.uint32)
-    end = raddr + size_bytes
     for step in range(int((stop - begin).max(initial=0))):
         at = np.minimum(begin + step, max(known.region_key.size - 1, 0))
-        inside = (begin + step < stop) & (known.address[at] <= raddr) & (end <= known.stop[at])
+        offset, length = raddr - known.address[at], known.length[at]  # ends may be 2^64: no sums
+        inside = (begin + step < stop) & (raddr >= known.address[at])
+        inside &= (offset <= length) & (size_bytes <= length - offset)
         region[inside] = known.region[at[inside]]
         count += inside
     owner = np.full(key.size, Owner.REGION, np.uint8)

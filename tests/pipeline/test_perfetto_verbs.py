@@ -10,17 +10,18 @@ from sigmatrace import api
 from sigmatrace.export.perfetto import OUTPUT
 from sigmatrace.testing.write import RankFile, records
 from sigmatrace.trace_format import NO_POSITION, Dir, Kind, Layer, Op, Queue, Schema
+from tests.factories import queue_pair
 from tests.perfetto_inputs import BASE, BIN, OUTER, partition, receive, run, send
 
 MASK = 2**64 - 1
 GID_A, GID_B = "0a" * 16, "0b" * 16
 ENDPOINTS = [
-    {"proc": 0, "object": 7, "local": f"ib:{GID_A}:11", "peer": f"ib:{GID_B}:22"},
-    {"proc": 0, "object": 9, "local": f"ib:{GID_A}:12", "peer": "ib:77:33"},
-    {"proc": 0, "object": 12, "local": f"ib:{GID_A}:11", "peer": f"ib:{GID_B}:22", "life": 1},
-    {"proc": 1, "object": 7, "local": f"ib:{GID_B}:22", "peer": f"ib:{GID_A}:11"},
-    {"proc": 1, "object": 8, "local": "ib:lid5/fe80:40"},
-    {"proc": 1, "object": 3, "local": "", "peer": ""},
+    queue_pair(0, 7, f"{GID_A}:11", f"{GID_B}:22"),
+    queue_pair(0, 9, f"{GID_A}:12", "77:33"),
+    queue_pair(0, 12, f"{GID_A}:11", f"{GID_B}:22", life=1),
+    queue_pair(1, 7, f"{GID_B}:22", f"{GID_A}:11"),
+    queue_pair(1, 8, "lid5/fe80:40"),
+    queue_pair(1, 3),
 ]
 CHANNELS = [
     {"proc": 0, "object": 7, "dir": Dir.OUT},
@@ -38,9 +39,9 @@ ROUTES = [
 ]
 PORTS = [
     {"proc": 0, "object": 2, "device": "mlx5_0", "port": 1},
-    {"proc": 1, "object": 2, "device": "mlx5_1", "port": 2, "lid": 5},
+    {"proc": 1, "object": 2, "device": "mlx5_1", "port": 2, "place": "lid5/fe80"},
 ]
-GIDS = [{"proc": 0, "port": 2, "gid": GID_A}]
+GIDS = [{"proc": 0, "port": 2, "gid": GID_A, "place": GID_A}]
 TRACKS = """
 with recursive up(id, path) as (
   select id, name from track where parent_id is null
@@ -57,8 +58,7 @@ order by s.ts, s.dur desc, s.id
 
 
 def verbs_run(**more):
-    endpoints = [{"layer": Layer.VERBS, "type": "ib_qp", **row} for row in ENDPOINTS]
-    endpoints.append({"proc": 0, "object": 20, "layer": Layer.UCT, "type": "uct_ep"})
+    endpoints = [*ENDPOINTS, {"proc": 0, "object": 20, "layer": Layer.UCT, "type": "uct_ep"}]
     channels = [{"channel": n, "layer": Layer.VERBS, **row} for n, row in enumerate(CHANNELS)]
     routes = [{"channel": n, **row} for n, row in enumerate(ROUTES)]
     objects = {"channels": channels, "routes": routes, "ports": PORTS, "gids": GIDS}

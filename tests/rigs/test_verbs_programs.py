@@ -12,7 +12,7 @@ import pytest
 
 from sigmatrace.trace_format import Op
 from sigmatrace.validate.compare import request_of
-from sigmatrace.validate.pcap import Flow
+from sigmatrace.validate.flows import Flow
 from tests.rigs.pairs import LIFE_PSNS, Connection, Key, Said, Trace, compiled, phase, said
 from tests.rigs.programs import PORT, Ran
 from tests.rigs.rig import Rig

@@ -15,7 +15,7 @@ REGION = st.fixed_dictionaries(
     {
         "proc": st.integers(0, 2),
         "key": st.sampled_from([5, 6, 2**32 - 1]),
-        "address": st.sampled_from([0, 4096, 2**63]),
+        "address": st.sampled_from([0, 4096, 2**63, 2**64 - 8192]),
         "length_bytes": st.sampled_from([0, 64, 8192]),
     }
 )
@@ -25,7 +25,7 @@ REQUEST = st.fixed_dictionaries(
         "object": st.integers(8, 11),
         "opcode": st.integers(0, 12),
         "rkey": st.sampled_from([5, 6, 7, 2**32 - 1]),
-        "raddr": st.sampled_from([0, 32, 4096, 4100, 2**63]),
+        "raddr": st.sampled_from([0, 32, 4096, 4100, 2**63, 2**64 - 8192, 2**64 - 64, 2**64 - 8]),
         "size_bytes": st.sampled_from([0, 8, 64, 4096]),
     }
 )
