@@ -257,7 +257,8 @@ STAGE_TABLES: Columns = {
         "size_bytes": "u8",
     },
     # completion: one row per process, object (ib_qp, ib_srq) and ``trace_format.Queue``. `joined`:
-    # completions of a known request; `retired`: requests that they completed.
+    # completions of a known request; `retired`: requests that they completed; `visible`: whether
+    # completions can be seen (not those of queue pairs of layer mlx5dv).
     "queues": {
         "proc": "i4",
         "object": "u4",
@@ -267,6 +268,7 @@ STAGE_TABLES: Columns = {
         "joined": "i8",
         "retired": "i8",
         "errors": "i8",
+        "visible": "bool",
     },
     # completion: from post to completion; `timed` of the `count` completions tell, `min_ns` and
     # `max_ns` are limits of i8 when none does. opcode: format.md 2.8.

@@ -118,6 +118,10 @@ class Layer(IntEnum):
     CUDA = 6
 
 
+QUEUE_PAIR_LAYERS = (Layer.VERBS, Layer.MLX5DV)
+"""Layers whose operations go through queue pairs. Memory that either registers is either's."""
+
+
 def layer_text(layer: int) -> str:
     """Return the name of a layer; a number that is none names itself."""
     return Layer(layer).name.lower() if layer in list(Layer) else f"layer {layer}"

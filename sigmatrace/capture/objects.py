@@ -72,9 +72,12 @@ def _life(fields: Fields) -> tuple[int, int]:
 
 
 def _endpoint_rows(told: Told) -> list[tuple[Any, ...]]:
-    """Name endpoints; connections that have the names of an earlier one are its later lives."""
+    """Name endpoints; connections that have the names of an earlier one are its later lives.
+
+    A queue pair that two layers tell of is one connection in each.
+    """
     result = []
-    lives: Counter[tuple[str, str]] = Counter()
+    lives: Counter[tuple[Layer, str, str]] = Counter()
     for key in sorted(told.objects):
         fields = told.objects[key]
         kind = text(fields, "type")
@@ -84,8 +87,9 @@ def _endpoint_rows(told: Told) -> list[tuple[Any, ...]]:
         local, peer, av, seat, peer_seat = endpoint.ends(key, fields, told)
         owner = integer(fields, endpoint.owner) if endpoint.owner else 0
         names = local, peer, owner, av, integer(fields, "depth", 8)
-        life = lives[local, peer] if local and peer else 0
-        lives[local, peer] += 1
+        connection = endpoint.layer, local, peer
+        life = lives[connection] if local and peer else 0
+        lives[connection] += 1
         times = life, *_life(fields)
         result.append((key, int(endpoint.layer), kind, *names, *times, *seat, *peer_seat))
     return result

@@ -1,8 +1,11 @@
-"""Stage completion: what completed, how, and how long after it was posted (layer verbs, ``full``).
+"""Stage completion: what completed, how, and how long after it was posted (mode ``full``).
 
 The capture names the position of the request in every completion (docs/verbs.md section 2), so
 nothing is searched here: completions are counted, and the positions that they retire are added up.
 A send completion retires the unsignaled requests before it, too.
+
+Completions of what a GPU posts (layer mlx5dv) are read by the GPU and cannot be seen: its requests
+are counted apart, and are neither completed nor outstanding.
 """
 
 from __future__ import annotations
@@ -16,11 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sigmatrace.partition import Partition, Run
+from sigmatrace.partition import Partition, Run, column
 from sigmatrace.schema import STAGE_TABLES, Columns, Owner
 from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.text import count_text, counted
-from sigmatrace.trace_format import NO_POSITION, Queue
+from sigmatrace.trace_format import NO_POSITION, Layer, Queue
 
 _QUEUE = ["proc", "object", "queue"]
 _KIND = ["proc", "queue", "opcode", "status"]
@@ -35,6 +38,7 @@ class Completed:
     Attributes:
         queues: By process, object and queue: requests, completions, those of a known position,
             positions retired, those with an error status.
+            In the table ``queues``, the column ``visible`` says whether completions can be seen.
         owners: ``(owners,)`` i8, requests by ``schema.Owner``.
         kinds: By process, queue, opcode and status: completions, bytes, those whose request's
             time is known, and the sum, least and largest of their latencies.
@@ -65,6 +69,7 @@ class Completion(Stage):
             "posted_ns": "i8",
             "t_ns": "i8",
         },
+        "endpoints": {"proc": "i4", "object": "u4", "layer": "u1"},
     }
     produces: ClassVar[Columns] = {
         "queues": STAGE_TABLES["queues"],
@@ -88,8 +93,9 @@ class Completion(Stage):
 
     def resolve(self, summary: Completed, run: Run) -> Completed:
         """Put both tables into order."""
+        queues = summary.queues.sort_by([(name, "ascending") for name in _QUEUE])
         return Completed(
-            summary.queues.sort_by([(name, "ascending") for name in _QUEUE]),
+            queues.append_column("visible", pa.array(_visible(queues, run))),
             summary.kinds.sort_by([(name, "ascending") for name in _KIND]),
             summary.owners,
         )
@@ -99,15 +105,18 @@ class Completion(Stage):
         return {"queues": resolved.queues, "latencies": resolved.kinds}
 
     def account(self, resolved: Completed) -> Mapping[str, object]:
-        """Return requests and completions; what was sent is retired or outstanding."""
-        table = resolved.queues
-        total = {name: _sum(table.column(name)) for name in _QUEUE_SUMS}
+        """Return requests and completions; what was sent is retired, outstanding or not visible."""
+        whole = resolved.queues
+        unseen = whole.filter(pc.invert(whole.column("visible")))
+        table = whole.filter(whole.column("visible"))
+        total = {name: _sum(whole.column(name)) for name in _QUEUE_SUMS}
         send = table.filter(pc.equal(table.column("queue"), int(Queue.SEND)))
         own = table.filter(pc.equal(table.column("queue"), int(Queue.RECV)))
         left = pc.subtract(send.column("requests"), send.column("retired"))
         outstanding = _sum(pc.if_else(pc.greater(left, 0), left, 0))
         shared = table.filter(pc.equal(table.column("queue"), int(Queue.SHARED)))
         sends, retired = _sum(send.column("requests")), _sum(send.column("retired"))
+        not_visible = _sum(unseen.column("requests"))
         owners = {one.name.lower(): int(resolved.owners[one]) for one in Owner}
         return {
             **total,
@@ -115,6 +124,7 @@ class Completion(Stage):
             "send_requests": sends,
             "send_retired": retired,
             "send_outstanding": outstanding,
+            "send_not_visible": not_visible,
             "receives_posted": _sum(own.column("requests")) + _sum(shared.column("requests")),
             "receives_completed": _sum(own.column("cqes")) + _sum(shared.column("cqes")),
             "not_joined": total["cqes"] - total["joined"],
@@ -128,9 +138,9 @@ class Completion(Stage):
                 },
                 {"name": "completions", "left": total["cqes"], "right": "records.cqe"},
                 {
-                    "name": "send requests = retired + outstanding",
-                    "left": sends,
-                    "right": [retired, outstanding],
+                    "name": "send requests = retired + outstanding + not visible",
+                    "left": sends + not_visible,
+                    "right": [retired, outstanding, not_visible],
                 },
             ],
         }
@@ -143,14 +153,30 @@ class Completion(Stage):
         names = ("retired", "requests", "outstanding")
         retired, sends, outstanding = (count_text(counts[f"send_{name}"]) for name in names)
         received, posted = (count_text(counts[f"receives_{x}"]) for x in ("completed", "posted"))
-        return [
+        unseen = counts["send_not_visible"]
+        lines = [
             f"completed  {retired} of {sends} send requests, {outstanding} outstanding; "
             f"{received} of {posted} posted receives; {counted(counts['errors'], 'error')}"
         ]
+        if not unseen:
+            return lines
+        more = [f"           {counted(unseen, 'request')} of GPUs: completions not visible"]
+        return more if unseen == counts["requests"] and not counts["cqes"] else lines + more
 
 
-def _sum(column: Any) -> int:
-    return int(pc.sum(column).as_py() or 0)
+def _visible(queues: pa.Table, run: Run) -> NDArray[np.bool_]:
+    """Return of which queues completions can be seen: not of those that the layer mlx5dv tells."""
+    gpu = run.column("endpoints", "layer") == Layer.MLX5DV
+    own = _key(run.column("endpoints", "proc")[gpu], run.column("endpoints", "object")[gpu])
+    return ~np.isin(_key(*(column(queues, name) for name in ("proc", "object"))), own)
+
+
+def _key(proc: NDArray[np.int32], thing: NDArray[np.uint32]) -> NDArray[np.int64]:
+    return proc.astype(np.int64) << 32 | thing.astype(np.int64)
+
+
+def _sum(values: Any) -> int:
+    return int(pc.sum(values).as_py() or 0)
 
 
 def _frame(keys: Mapping[str, Any], sums: Mapping[str, Any], size: int) -> pa.Table:
