@@ -10,10 +10,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "gpu/repeater.h"
 #include "repeat.h"
 
 #define QUEUES 1024
 #define PAGE 4096
+#define PATIENT_US 10000000u /* on a busy machine the copier may stand still by chance */
 
 struct st_gpu_config st_gpu_config = {.batch = 128};
 
@@ -38,7 +40,6 @@ _Noreturn void fail(const char *what)
 /* --- the NIC ------------------------------------------------------------------------------------ */
 
 static uint64_t nic_last[QUEUES][2];
-static uint64_t nic_seen; /* doorbells */
 
 static uint64_t be(uint64_t value, int first, int bytes)
 {
@@ -52,7 +53,6 @@ static void nic_take(uint64_t value)
 {
     uint32_t qpn = (uint32_t)be(value, 4, 3), segments = be(value, 7, 1) & 63;
     uint16_t index = (uint16_t)(be(value, 1, 2) + (segments + 3) / 4);
-    __atomic_add_fetch(&nic_seen, 1, __ATOMIC_RELAXED);
     for (uint32_t i = 0; i < queue_count; i++) {
         struct queue *q = &queues[i];
         if (q->qpn != qpn)
@@ -145,6 +145,15 @@ static struct queue *make_queue(uint32_t slots, int vector, bool own)
     return q;
 }
 
+/* A program that has at most half of its ring outstanding overwrites nothing that is not copied:
+ * the sweeper sees to that. One that uses all of it may. */
+static bool greedy;
+
+static uint32_t room(const struct queue *q)
+{
+    return greedy ? q->slots : q->slots / 2;
+}
+
 static uint64_t last_index; /* the control index of the WQE posted last */
 
 static void post(struct queue *q, uint32_t kind, uint32_t number)
@@ -152,8 +161,8 @@ static void post(struct queue *q, uint32_t kind, uint32_t number)
     uint8_t bytes[MOST_BYTES];
     struct posted told =
         wqe_build(bytes, kind, number, q->qpn, (uint16_t)q->posted, q->vector);
-    if (q->posted + told.slots > q->slots)
-        await(&q->consumed, q->posted + told.slots - q->slots);
+    if (q->posted + told.slots > room(q))
+        await(&q->consumed, q->posted + told.slots - room(q));
     for (uint32_t i = 0; i < told.slots; i++)
         memcpy(q->ring + (q->posted + i) % q->slots * 64, bytes + 64 * i, 64);
     printf("wqe %u %lu %u %u %u %lu %lu %u %u %u %u %u %u %d\n", q->object, q->posted, told.slots,
@@ -199,16 +208,23 @@ static void finish(struct queue *q)
            totals.invalid_slots, totals.uncopied_slots);
 }
 
+static const struct st_pair *pair_of(const struct queue *q)
+{
+    for (uint32_t i = 0; i < st_pairs_used; i++)
+        if (st_pairs[i].stream.object == q->object)
+            return &st_pairs[i];
+    fail("a queue pair that is not there");
+}
+
 /* --- cases ------------------------------------------------------------------------------------------ */
 
-/* Many WQEs of all kinds: slots of the ring, WQEs, address vector, dialect, most WQEs a doorbell.
- * The n-th one of a kind fits the ring only if it is smaller than it. */
+/* Many WQEs of all kinds: slots of the ring, WQEs, address vector, dialect, most WQEs a doorbell. */
 static void mix(uint32_t slots, uint32_t count, int vector, int dialect, uint32_t batch)
 {
     struct queue *q = make_queue(slots, vector, true);
     uint32_t open = 0;
     for (uint32_t n = 0; n < count; n++) {
-        if (q->posted - q->consumed + 8 > slots && open) { /* no room before it rings */
+        if (q->posted - q->consumed + 8 > room(q) && open) { /* no room before it rings */
             ring_bell(q, dialect);
             open = 0;
         }
@@ -232,10 +248,8 @@ static void twice(uint32_t count)
         store(q, doorbell(q, 0));
         write_record(q);
         store(q, doorbell(q, 0));
-        uint64_t seen = nic_seen;
         await(&q->consumed, q->posted);
-        await(&nic_seen, seen);
-        nanosleep(&(struct timespec){.tv_nsec = 300000}, NULL); /* time for the repetition */
+        await(&pair_of(q)->doorbells, 2ul * n + 2); /* the NIC, which polls, sees one */
     }
     finish(q);
 }
@@ -252,6 +266,10 @@ static void shared(uint32_t count)
         if (n % 8 == 0)
             sched_yield();
     }
+    /* The last doorbell of the first may have been overwritten: the NIC, which polls, may not see
+     * what is made of its record. */
+    await(&pair_of(a)->forwarded, a->posted);
+    await(&pair_of(b)->forwarded, b->posted);
     finish(b);
     finish(a);
     if (!st_register_remove((void *)a->shadow) || st_register_real((void *)a->shadow) != a->real)
@@ -491,6 +509,8 @@ int main(int argc, char **argv)
     for (int i = 2; i < argc && i < 8; i++)
         n[i - 2] = (uint32_t)strtoul(argv[i], NULL, 10);
     st_gpu_config.order = order ? (enum st_doorbell_order)atoi(order) : ST_FORWARD_FIRST;
+    if (strcmp(name, "stall"))
+        st_patience_us = PATIENT_US;
     reals = memory(QUEUES * PAGE);
     st_library_seen(ST_LAYER_MLX5DV, "repeat_driver", "1", "/", "symbol");
     if (!strcmp(name, "latency")) {
@@ -499,7 +519,7 @@ int main(int argc, char **argv)
     }
     pthread_create(&nic, NULL, nic_run, NULL);
     if (!strcmp(name, "mix"))
-        mix(n[0], n[1], (int)n[2], (int)n[3], n[4]);
+        greedy = n[5], mix(n[0], n[1], (int)n[2], (int)n[3], n[4]);
     else if (!strcmp(name, "twice"))
         twice(n[0]);
     else if (!strcmp(name, "shared"))

@@ -22,15 +22,15 @@ KINDS = 22
 @pytest.mark.parametrize("dialect", [0, 1])
 def test_every_kind_of_wqe(repeat, vector: int, dialect: int) -> None:
     run = repeat("mix", 64, KINDS * 24, vector, dialect, 5)
-    assert len({(one.opcode, one.op) for one in run.posted}) == 18
-    assert {one.slots for one in run.posted} >= {1, 2, 3, 5}
+    assert len({(one.opcode, one.op) for one in run.posted}) == 17
+    assert {one.slots for one in run.posted} >= ({1, 2, 3, 6} if vector == 2 else {1, 2, 3, 5})
     all_is_there(run)
 
 
 def test_channels_lead_to_address_vectors(repeat) -> None:
     run = repeat("mix", 64, KINDS * 12, 2, 0, 1)
     vectors = {item["id"]: item for item in run.trace.objects_of("mlx5_av")}
-    assert len(vectors) == 5  # three GIDs, and two LIDs without
+    assert len(vectors) == 5  # three GIDs, and two LIDs of those without
     (object_,) = run.by_pair()
     for op, one in zip(run.ops()[object_], run.posted, strict=True):
         peer = run.channels[op["channel"]]["peer"]
@@ -54,8 +54,8 @@ def test_rings_of_every_size_wrap(repeat, slots: int) -> None:
 
 
 def test_the_index_wraps_at_65536(repeat) -> None:
-    run = repeat("mix", 1024, 50_000, 0, 1, 64, mode="simple")
-    assert run.posted[-1].index > 80_000
+    run = repeat("mix", 1024, 56_000, 0, 1, 64, mode="simple")
+    assert run.posted[-1].index > 66_000
     same_operations(run)
     consistent_doorbells(run)
     assert run.lost() == {} and not run.trace.records(7) and not run.trace.records(10)
@@ -131,7 +131,7 @@ def test_stores_of_64_bytes(repeat) -> None:
     assert [bool(d["flags"] & BLUEFLAME) for d in own] == [n % 2 == 1 for n in range(40)]
 
 
-def _some_are_there(run: Run) -> None:
+def _some_are_there(run: Run, all_too: bool = False) -> None:
     """What the trace has was posted; what it has not is counted."""
     ((object_, totals),) = run.totals.items()
     posted = {one.index: one for one in run.posted}
@@ -139,7 +139,8 @@ def _some_are_there(run: Run) -> None:
     for op in ops:
         one = posted[op["aux"]]
         assert (op["op"], op["size_bytes"]) == (one.op, one.size)
-    assert len({op["aux"] for op in ops}) == len(ops) < len(posted)
+    assert len({op["aux"] for op in ops}) == len(ops)
+    assert len(ops) < len(posted) or all_too
     covered = sum(posted[op["aux"]].slots for op in ops)
     assert covered + totals.invalid + totals.uncopied == totals.slots
     assert totals.slots == sum(one.slots for one in run.posted)
@@ -147,16 +148,22 @@ def _some_are_there(run: Run) -> None:
     assert sum(1 for slot in run.trace.records(10) if slot["kind"] == 3) == totals.invalid
 
 
-def test_a_copier_that_stands_still_delays_one_doorbell(repeat) -> None:
+def test_a_program_that_overwrites_what_was_not_copied(repeat) -> None:
+    run = repeat("mix", 16, 3000, 0, 0, 9, 1)
+    consistent_doorbells(run)
+    _some_are_there(run, all_too=True)
+
+
+def test_a_copier_that_stands_still_delays_ten_doorbells(repeat) -> None:
     run = repeat("stall", 60)
     consistent_doorbells(run)
     _some_are_there(run)
     own = [d for d in run.trace.records(9) if not d["flags"] & AGAIN]
     waited = [d for d in own if d["flags"] & WAITED and d["flags"] & LATE]
     late = [d for d in own if d["flags"] & LATE]
-    assert len(waited) == 1 and len(late) > 20
+    assert len(waited) == 10 and len(late) > 20
     a_millisecond = run.trace.header["tsc_hz"] / 1000
-    assert 0.5 * a_millisecond < waited[0]["delay_tsc"]
+    assert 0.5 * a_millisecond < min(d["delay_tsc"] for d in waited)
     calm = sorted(d["delay_tsc"] for d in late if not d["flags"] & WAITED)
     assert calm[len(calm) // 2] < 0.5 * a_millisecond
     assert max(op["aux"] for op in run.trace.records(1)) == run.posted[-1].index

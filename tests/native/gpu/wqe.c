@@ -45,7 +45,7 @@ static uint8_t *put(uint8_t *p, uint64_t value, int bytes)
 static uint8_t *put_vector(uint8_t *p, uint32_t number, int vector, struct posted *told)
 {
     told->qpn = 0x800 + number % 3;
-    told->lid = 5 + number % 2;
+    told->lid = 5 + number % 8 / 4;
     told->gid = -1;
     put(p, 0x1122334455667788, 8);
     put(p + 8, told->qpn | (vector == 2 ? 1u << 31 : 0), 4);
