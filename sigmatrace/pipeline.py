@@ -152,7 +152,11 @@ def correlate(
     outcome = _compute(work, indexed, cluster, "events", progress)
     summaries = dict(zip((stage.name for stage in work.summed), outcome.summaries, strict=True))
     for stage in chosen.stages:
-        if stage.name in summaries:
+        if stage.name in resolved and stage.name in summaries:
+            with _blamed(stage, "conclude"):
+                known = resolved[stage.name], summaries[stage.name]
+                resolved[stage.name] = stage.conclude(*known)
+        elif stage.name in summaries:
             run = _resolve(stage, summaries[stage.name], run, resolved)
     accounts = {}
     for exchange, table in zip(chosen.exchanges, outcome.joined, strict=True):
@@ -200,7 +204,7 @@ def _work(
         stages=tuple((stage, resolved.get(stage.name)) for stage in stages),
         exchanges=chosen.exchanges if until is None else (),
         exporters=chosen.exporters if until is None else (),
-        summed=(until,) if until else tuple(s for s in stages if s.summary == "after"),
+        summed=(until,) if until else tuple(s for s in stages if s.is_summed),
         run=run,
         staging=staging,
         buckets=BUCKETS,
