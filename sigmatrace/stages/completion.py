@@ -14,10 +14,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from sigmatrace.partition import Partition, Run
-from sigmatrace.schema import STAGE_TABLES, Columns, Owner
+from sigmatrace.schema import STAGE_TABLES, Columns
 from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.text import count_text, counted
 from sigmatrace.trace_format import NO_POSITION, Queue
@@ -35,14 +34,12 @@ class Completed:
     Attributes:
         queues: By process, object and queue: requests, completions, those of a known position,
             positions retired, those with an error status.
-        owners: ``(owners,)`` i8, requests by ``schema.Owner``.
         kinds: By process, queue, opcode and status: completions, bytes, those whose request's
             time is known, and the sum, least and largest of their latencies.
     """
 
     queues: pa.Table
     kinds: pa.Table
-    owners: NDArray[np.int64]
 
 
 class Completion(Stage):
@@ -51,7 +48,7 @@ class Completion(Stage):
     name: ClassVar[str] = "completion"
     summary: ClassVar[SummaryKind] = "after"
     requires: ClassVar[Columns] = {
-        "requests": {"proc": "i4", "object": "u4", "queue": "u1", "owner": "u1"},
+        "requests": {"proc": "i4", "object": "u4", "queue": "u1"},
         "cqes": {
             "proc": "i4",
             "object": "u4",
@@ -75,15 +72,13 @@ class Completion(Stage):
         """Count the partition's requests and completions."""
         posted = _posted(part)
         queues = pa.concat_tables([posted, _seen(part)])
-        owners = np.bincount(part.column("requests", "owner"), minlength=len(Owner))
-        return Completed(_add_queues(queues), _add_kinds(_timed(part)), owners)
+        return Completed(_add_queues(queues), _add_kinds(_timed(part)))
 
     def combine(self, left: Completed, right: Completed) -> Completed:
         """Add both."""
         return Completed(
             _add_queues(pa.concat_tables([left.queues, right.queues])),
             _add_kinds(pa.concat_tables([left.kinds, right.kinds])),
-            left.owners + right.owners,
         )
 
     def resolve(self, summary: Completed, run: Run) -> Completed:
@@ -91,7 +86,6 @@ class Completion(Stage):
         return Completed(
             summary.queues.sort_by([(name, "ascending") for name in _QUEUE]),
             summary.kinds.sort_by([(name, "ascending") for name in _KIND]),
-            summary.owners,
         )
 
     def results(self, resolved: Completed) -> Mapping[str, pa.Table]:
@@ -108,10 +102,8 @@ class Completion(Stage):
         outstanding = _sum(pc.if_else(pc.greater(left, 0), left, 0))
         shared = table.filter(pc.equal(table.column("queue"), int(Queue.SHARED)))
         sends, retired = _sum(send.column("requests")), _sum(send.column("retired"))
-        owners = {one.name.lower(): int(resolved.owners[one]) for one in Owner}
         return {
             **total,
-            "owners": owners,
             "send_requests": sends,
             "send_retired": retired,
             "send_outstanding": outstanding,
@@ -121,11 +113,6 @@ class Completion(Stage):
             "not_joined_shared": _sum(shared.column("cqes")) - _sum(shared.column("joined")),
             "balance": [
                 {"name": "requests", "left": total["requests"], "right": "records.request"},
-                {
-                    "name": "requests = by owner of the memory",
-                    "left": total["requests"],
-                    "right": sum(owners.values()),
-                },
                 {"name": "completions", "left": total["cqes"], "right": "records.cqe"},
                 {
                     "name": "send requests = retired + outstanding",

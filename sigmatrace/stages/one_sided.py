@@ -8,7 +8,8 @@ decide more, but two hosts' clocks differ.) Source: docs/verbs.md section 3.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -37,6 +38,8 @@ class Regions:
         region: Row of the table ``regions``.
         address: First address of each.
         length: Bytes of each.
+        owners: ``(owners,)`` i8, requests of all partitions by ``schema.Owner``; None before they
+            are read.
     """
 
     object_key: NDArray[np.uint64]
@@ -45,6 +48,7 @@ class Regions:
     region: Ints
     address: NDArray[np.uint64]
     length: NDArray[np.uint64]
+    owners: Ints | None = None
 
 
 class OneSided(Stage):
@@ -102,6 +106,29 @@ class OneSided(Stage):
         region[rows], owner[rows] = found
         columns: dict[str, NDArray[Any]] = {"target_proc": target, "region": region, "owner": owner}
         return part.with_columns("requests", columns)
+
+    def summarize(self, part: Partition) -> Ints:
+        """Count the partition's requests by ``schema.Owner``."""
+        return np.bincount(part.column("requests", "owner"), minlength=len(Owner))
+
+    def combine(self, left: Ints, right: Ints) -> Ints:
+        """Add both."""
+        return left + right
+
+    def conclude(self, resolved: Regions, summary: Ints) -> Regions:
+        """Add the counts to what the index tells."""
+        return replace(resolved, owners=summary)
+
+    def account(self, resolved: Regions) -> Mapping[str, object]:
+        """Return requests by what is known of the memory that they name."""
+        counts = np.zeros(len(Owner), np.int64) if resolved.owners is None else resolved.owners
+        owners = {one.name.lower(): int(counts[one]) for one in Owner}
+        whole = {
+            "name": "requests = by owner of the memory",
+            "left": "records.request",
+            "right": list(owners.values()),
+        }
+        return {"owners": owners, "balance": [whole]}
 
 
 def _pair(proc: NDArray[np.int32], number: NDArray[Any]) -> NDArray[np.uint64]:

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sigmatrace.schema import Owner
 from sigmatrace.stages.completion import Completion
 from sigmatrace.trace_format import NO_POSITION, Queue
 from tests.factories import make_partition, make_run
@@ -20,7 +19,6 @@ REQUEST = st.fixed_dictionaries(
         "proc": st.integers(0, 2),
         "object": st.integers(1, 3),
         "queue": st.sampled_from(list(Queue)),
-        "owner": st.sampled_from(list(Owner)),
     }
 )
 CQE = st.fixed_dictionaries(
@@ -40,7 +38,7 @@ CQE = st.fixed_dictionaries(
 )
 
 
-REQUEST_COLUMNS = {"proc": "i4", "object": "u4", "queue": "u1", "owner": "u1"}
+REQUEST_COLUMNS = {"proc": "i4", "object": "u4", "queue": "u1"}
 CQE_COLUMNS = {
     **{"proc": "i4", "object": "u4", "queue": "u1", "opcode": "u1", "status": "u1"},
     **{"size_bytes": "u4", "first": "u4", "position": "u4", "posted_tsc": "u8"},
@@ -83,7 +81,7 @@ def line_of(parts):
 @settings(max_examples=50)
 @given(st.lists(st.tuples(st.lists(REQUEST), st.lists(CQE)), min_size=1, max_size=3))
 def test_tables_are_the_sums_of_the_rows(parts):
-    tables, account = summed(parts)
+    tables, _ = summed(parts)
     queues, kinds = defaultdict(Counter), defaultdict(list)
     for requests, cqes in parts:
         for row in requests:
@@ -111,8 +109,6 @@ def test_tables_are_the_sums_of_the_rows(parts):
         assert row["size_bytes"] == sum(r["size_bytes"] for r in rows)
         if times:
             assert (row["min_ns"], row["max_ns"]) == (min(times), max(times))
-    owners = Counter(row["owner"].name.lower() for requests, _ in parts for row in requests)
-    assert {name: n for name, n in account["owners"].items() if n} == owners
 
 
 @pytest.mark.parametrize(("retired", "holds"), [(3, True), (4, True), (5, False)])
@@ -120,7 +116,7 @@ def test_more_retired_than_posted_breaks_the_balance(retired, holds):
     one = {"proc": 0, "object": 1, "queue": Queue.SEND}
     cqe = {**one, "opcode": 0, "status": 0, "size_bytes": 0, "first": 0, "retired": retired}
     times = {"posted_tsc": 1, "posted_ns": 1, "t_ns": 2}
-    posted = [{**one, "owner": Owner.REGION}] * 4
+    posted = [one] * 4
     _, account = summed([(posted, [{**cqe, **times}])])
     (equation,) = (x for x in account["balance"] if x["name"].startswith("send requests"))
     assert (equation["left"] == sum(equation["right"])) is holds
@@ -137,7 +133,7 @@ def test_the_line_says_what_completed_of_what_was_posted():
     one = {"proc": 0, "object": 1}
     more = {"opcode": 0, "size_bytes": 0, "posted_tsc": 1, "posted_ns": 1, "t_ns": 2, "first": 0}
     posted = [
-        {**one, "queue": queue, "owner": Owner.NOT_ONE_SIDED}
+        {**one, "queue": queue}
         for queue in [Queue.SEND] * 5 + [Queue.RECV] * 3 + [Queue.SHARED] * 2
     ]
     cqes = [

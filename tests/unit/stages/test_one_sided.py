@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
+import numpy as np
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,3 +71,9 @@ def test_owner_and_region_are_those_of_a_search(regions, requests):
         else:
             want = (target, inside[0], Owner.REGION)
         assert (got["target_proc"], got["region"], got["owner"]) == want
+    told = stage.account(stage.conclude(known, stage.combine(stage.summarize(part), np.int64(0))))
+    rows = part.tables["requests"].to_pylist()
+    owners = Counter(Owner(row["owner"]).name.lower() for row in rows)
+    assert {name: n for name, n in told["owners"].items() if n} == owners
+    [equation] = told["balance"]
+    assert sum(equation["right"]) == len(requests)
