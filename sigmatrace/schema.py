@@ -254,7 +254,8 @@ STAGE_TABLES: Columns = {
         "size_bytes": "u8",
     },
     # completion: one row per process, object (ib_qp, ib_srq) and ``trace_format.Queue``. `joined`:
-    # completions of a known request; `retired`: requests that they completed.
+    # completions of a known request; `retired`: requests that they completed. `posted`: requests by
+    # the highest position that any record names; `completed`: those up to the last that completed.
     "queues": {
         "proc": "i4",
         "object": "u4",
@@ -264,6 +265,8 @@ STAGE_TABLES: Columns = {
         "joined": "i8",
         "retired": "i8",
         "errors": "i8",
+        "posted": "i8",
+        "completed": "i8",
     },
     # completion: from post to completion; `timed` of the `count` completions tell, `min_ns` and
     # `max_ns` are limits of i8 when none does. opcode: format.md 2.8.
