@@ -23,7 +23,7 @@ from sigmatrace.export.verbs_names import (
 )
 from sigmatrace.partition import Partition
 from sigmatrace.schema import Columns
-from sigmatrace.trace_format import NO_POSITION, Queue
+from sigmatrace.trace_format import NO_POSITION, ONE_SIDED, WITH_IMM, Queue
 
 VERBS_COLUMNS: Columns = {
     "requests": {
@@ -60,9 +60,7 @@ VERBS_COLUMNS: Columns = {
 }
 """Columns read here."""
 
-_ADDRESSED = (0, 1, 4, 5, 6, 14, 15)
-_WITH_IMM = (1, 3, 7, 9)
-_WC_WITH_IMM, _WC_WITH_INV = 2, 8
+_WC_WITH_IMM, _WC_WITH_INV = 2, 8  # enum ibv_wc_flags
 _TEXTS = 256
 
 _COMPLETION = (
@@ -134,7 +132,7 @@ def request_rows(part: Partition, tracks: Tracks) -> Rows:
     """
     row = _table(part, "requests", tracks, queue=Queue.SEND)
     size = row["qp"].size
-    addressed = np.isin(row["opcode"], _ADDRESSED)
+    addressed = np.isin(row["opcode"], list(ONE_SIDED))
     always = np.ones(size, bool)
     return Rows(
         track=_numbers(tracks, np.full(size, Track.REQUESTS), row["qp"]),
@@ -144,7 +142,7 @@ def request_rows(part: Partition, tracks: Tracks) -> Rows:
         name=row["opcode"].astype(np.uint32),
         shown=_bits(
             *(always, always, always, addressed, addressed),
-            np.isin(row["opcode"], _WITH_IMM),
+            np.isin(row["opcode"], list(WITH_IMM)),
             always,
             row["flags"] != 0,
         ),

@@ -18,11 +18,9 @@ from numpy.typing import NDArray
 from sigmatrace.partition import Partition, Run
 from sigmatrace.schema import INDEX_TABLES, NO_REGION, Columns, Owner
 from sigmatrace.stages.base import Stage, SummaryKind
-from sigmatrace.trace_format import Dir, Layer
+from sigmatrace.trace_format import ONE_SIDED, Dir, Layer
 
-ONE_SIDED_OPCODES = (0, 1, 4, 5, 6)
-"""``enum ibv_wr_opcode``: write, write with immediate, read, compare-and-swap, fetch-and-add."""
-_IS_ONE_SIDED = np.isin(np.arange(256), ONE_SIDED_OPCODES)
+_IS_ONE_SIDED = np.isin(np.arange(256), list(ONE_SIDED))
 
 Ints = NDArray[np.int64]
 
