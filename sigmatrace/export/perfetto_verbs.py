@@ -12,7 +12,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from sigmatrace.export.perfetto_objects import find
 from sigmatrace.export.perfetto_rows import Argument, Kind, Rows
 from sigmatrace.export.perfetto_tracks import Track, Tracks
 from sigmatrace.export.verbs_names import (
@@ -21,6 +20,7 @@ from sigmatrace.export.verbs_names import (
     send_flags_text,
     status_text,
 )
+from sigmatrace.lookup import find_objects
 from sigmatrace.partition import Partition
 from sigmatrace.schema import Columns
 from sigmatrace.trace_format import NO_POSITION, ONE_SIDED, WITH_IMM, Queue
@@ -97,7 +97,7 @@ def cqe_rows(part: Partition, tracks: Tracks) -> Rows:
     has_size = (row["size_bytes"] != 0) | (~is_send & (row["status"] == 0))
     kinds = np.where(is_send, Track.QUEUE_PAIR, Track.ARRIVALS)
     return Rows(
-        track=_numbers(tracks, kinds, row["qp"]),
+        track=tracks.numbers(kinds, row["qp"]),
         begin_ns=np.where(is_slice, row["posted_ns"], row["t_ns"]),
         length_ns=np.where(is_slice, waited, 0),
         depth=np.zeros(is_send.size, np.uint8),
@@ -135,7 +135,7 @@ def request_rows(part: Partition, tracks: Tracks) -> Rows:
     addressed = np.isin(row["opcode"], list(ONE_SIDED))
     always = np.ones(size, bool)
     return Rows(
-        track=_numbers(tracks, np.full(size, Track.REQUESTS), row["qp"]),
+        track=tracks.numbers(Track.REQUESTS, row["qp"]),
         begin_ns=row["t_ns"],
         length_ns=np.zeros(size, np.int64),
         depth=np.zeros(size, np.uint8),
@@ -160,15 +160,10 @@ def _table(
 ) -> Mapping[str, np.ndarray]:
     """Return the columns of a table, of rows of known queue pairs; ``qp``: which one."""
     columns = {name: part.column(table, name) for name in VERBS_COLUMNS[table]}
-    qp = find(tracks.qps.keys, columns["proc"], columns["object"])
+    qp = find_objects(tracks.qps.keys, columns["proc"], columns["object"])
     use = qp >= 0 if queue is None else (qp >= 0) & (columns["queue"] == queue)
     columns["qp"] = qp
     return columns if use.all() else {name: values[use] for name, values in columns.items()}
-
-
-def _numbers(tracks: Tracks, kinds: np.ndarray, places: np.ndarray) -> np.ndarray:
-    numbers: np.ndarray = np.array(tracks.first, np.int64)[kinds] + places
-    return numbers.astype(np.uint32)
 
 
 def _bits(*columns: np.ndarray) -> np.ndarray:

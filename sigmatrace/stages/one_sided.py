@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from sigmatrace.lookup import find_objects, object_keys
 from sigmatrace.partition import Partition, Run
 from sigmatrace.schema import INDEX_TABLES, NO_REGION, Columns, Owner
 from sigmatrace.stages.base import Stage, SummaryKind
@@ -30,9 +31,9 @@ class Regions:
     """What the index tells.
 
     Attributes:
-        object_key: Processes and objects of queue pairs (``_pair``), ascending.
+        object_key: Processes and objects of queue pairs (``lookup.object_keys``), ascending.
         peer: The process at the other end, -1 when it is not known.
-        region_key: Processes and keys of regions (``_pair``), ascending.
+        region_key: Processes and keys of regions (``_region_keys``), ascending.
         region: Row of the table ``regions``.
         address: First address of each.
         length: Bytes of each.
@@ -40,9 +41,9 @@ class Regions:
             are read.
     """
 
-    object_key: NDArray[np.uint64]
+    object_key: Ints
     peer: Ints
-    region_key: NDArray[np.uint64]
+    region_key: Ints
     region: Ints
     address: NDArray[np.uint64]
     length: NDArray[np.uint64]
@@ -75,10 +76,10 @@ class OneSided(Stage):
     def survey(self, run: Run) -> Regions:
         """Sort queue pairs and regions by what requests name them by."""
         out = run.column("channels", "dir") == Dir.OUT
-        pair = _pair(run.column("channels", "proc")[out], run.column("channels", "object")[out])
-        objects, first = np.unique(pair, return_index=True)
+        own = (run.column("channels", name)[out] for name in ("proc", "object"))
+        objects, first = np.unique(object_keys(*own), return_index=True)
         verbs = np.flatnonzero(run.column("regions", "layer") == Layer.VERBS)
-        key = _pair(run.column("regions", "proc"), run.column("regions", "key"))
+        key = _region_keys(run.column("regions", "proc"), run.column("regions", "key"))
         order = verbs[np.argsort(key[verbs], kind="stable")]
         return Regions(
             objects,
@@ -129,19 +130,15 @@ class OneSided(Stage):
         return {"owners": owners, "balance": [whole]}
 
 
-def _pair(proc: NDArray[np.int32], number: NDArray[Any]) -> NDArray[np.uint64]:
-    """Return process and number (32 bits of it) as one key; processes are at most 2^31."""
-    low = number.astype(np.uint64) & np.uint64(0xFFFFFFFF)
-    return (proc.astype(np.uint64) << np.uint64(32)) | low
+def _region_keys(proc: NDArray[np.int32], key: NDArray[Any]) -> Ints:
+    """Return process and 32 bits of a key, which is all that a request has of it."""
+    return object_keys(proc, key & key.dtype.type(0xFFFFFFFF))
 
 
 def peers(known: Regions, proc: NDArray[np.int32], thing: NDArray[np.uint32]) -> Ints:
     """Return the process at the other end of each request's queue pair, -1 when not known."""
-    if known.object_key.size == 0:
-        return np.full(proc.size, -1, np.int64)
-    key = _pair(proc, thing)
-    at = np.minimum(np.searchsorted(known.object_key, key), known.object_key.size - 1)
-    return np.where(known.object_key[at] == key, known.peer[at], -1)
+    at = find_objects(known.object_key, proc, thing)
+    return np.append(known.peer, -1)[at]
 
 
 def owners(
@@ -165,7 +162,7 @@ def owners(
 
     Complexity O(n (log r + k)), k regions with the same key.
     """
-    key = _pair(target, rkey)
+    key = _region_keys(target, rkey)
     begin = np.searchsorted(known.region_key, key, "left")
     stop = np.searchsorted(known.region_key, key, "right")
     count = np.zeros(key.size, np.int64)

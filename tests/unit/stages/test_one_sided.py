@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sigmatrace.schema import NO_REGION, Owner
@@ -37,6 +37,7 @@ NAME_MEMORY = {0, 1, 4, 5, 6, 14, 15}
 PEERS = {(0, 8): 1, (0, 9): 2, (1, 8): 0, (2, 8): -1, (2, 9): 2}
 
 
+@settings(deadline=None)  # the first call loads a kernel
 @given(st.lists(REGION, max_size=12), st.lists(REQUEST, max_size=20))
 def test_owner_and_region_are_those_of_a_search(regions, requests):
     run = make_run(
