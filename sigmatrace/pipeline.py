@@ -152,11 +152,7 @@ def correlate(
     outcome = _compute(work, indexed, cluster, "events", progress)
     summaries = dict(zip((stage.name for stage in work.summed), outcome.summaries, strict=True))
     for stage in chosen.stages:
-        if stage.name in resolved and stage.name in summaries:
-            with _blamed(stage, "conclude"):
-                known = resolved[stage.name], summaries[stage.name]
-                resolved[stage.name] = stage.conclude(*known)
-        elif stage.name in summaries:
+        if stage.name in summaries:
             run = _resolve(stage, summaries[stage.name], run, resolved)
     accounts = {}
     for exchange, table in zip(chosen.exchanges, outcome.joined, strict=True):
@@ -182,6 +178,10 @@ def correlate(
 
 
 def _resolve(stage: Stage, summary: Any, run: Run, resolved: dict[str, Any]) -> Run:
+    if stage.name in resolved:
+        with _blamed(stage, "conclude"):
+            resolved[stage.name] = stage.conclude(resolved[stage.name], summary)
+        return run
     with _blamed(stage, "resolve"):
         known = stage.resolve(summary, run)
         resolved[stage.name] = known

@@ -178,7 +178,7 @@ class Fate(IntEnum):
     TAG_UNKNOWN = 8
 
 
-class Owner(IntEnum):
+class RegionFate(IntEnum):
     """What is known of the memory that a request names (column ``requests.owner``)."""
 
     NOT_ONE_SIDED = 0

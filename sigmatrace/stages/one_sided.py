@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from sigmatrace.lookup import find_objects, object_keys
 from sigmatrace.partition import Partition, Run
-from sigmatrace.schema import INDEX_TABLES, NO_REGION, Columns, Owner
+from sigmatrace.schema import INDEX_TABLES, NO_REGION, Columns, RegionFate
 from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.trace_format import ONE_SIDED, Dir, Layer
 
@@ -37,8 +37,8 @@ class Regions:
         region: Row of the table ``regions``.
         address: First address of each.
         length: Bytes of each.
-        owners: ``(owners,)`` i8, requests of all partitions by ``schema.Owner``; None before they
-            are read.
+        owners: ``(fates,)`` i8, requests of all partitions by ``schema.RegionFate``; None before
+            they are read.
     """
 
     object_key: Ints
@@ -69,7 +69,7 @@ class OneSided(Stage):
         },
     }
     produces: ClassVar[Columns] = {
-        # region: row of `regions` (NO_REGION: none); owner: schema.Owner.
+        # region: row of `regions` (NO_REGION: none); owner: schema.RegionFate.
         "requests": {"target_proc": "i4", "region": "u4", "owner": "u1"},
     }
 
@@ -99,7 +99,7 @@ class OneSided(Stage):
         rows = np.flatnonzero(_IS_ONE_SIDED[opcode])
         target = np.full(proc.size, -1, np.int32)
         region = np.full(proc.size, NO_REGION, np.uint32)
-        owner = np.full(proc.size, Owner.NOT_ONE_SIDED, np.uint8)
+        owner = np.full(proc.size, RegionFate.NOT_ONE_SIDED, np.uint8)
         target[rows] = peers(resolved, proc[rows], thing[rows])
         found = owners(resolved, target[rows], rkey[rows], raddr[rows], size_bytes[rows])
         region[rows], owner[rows] = found
@@ -107,8 +107,8 @@ class OneSided(Stage):
         return part.with_columns("requests", columns)
 
     def summarize(self, part: Partition) -> Ints:
-        """Count the partition's requests by ``schema.Owner``."""
-        return np.bincount(part.column("requests", "owner"), minlength=len(Owner))
+        """Count the partition's requests by ``schema.RegionFate``."""
+        return np.bincount(part.column("requests", "owner"), minlength=len(RegionFate))
 
     def combine(self, left: Ints, right: Ints) -> Ints:
         """Add both."""
@@ -120,8 +120,8 @@ class OneSided(Stage):
 
     def account(self, resolved: Regions) -> Mapping[str, object]:
         """Return requests by what is known of the memory that they name."""
-        counts = np.zeros(len(Owner), np.int64) if resolved.owners is None else resolved.owners
-        owners = {one.name.lower(): int(counts[one]) for one in Owner}
+        counts = np.zeros(len(RegionFate), np.int64) if resolved.owners is None else resolved.owners
+        owners = {one.name.lower(): int(counts[one]) for one in RegionFate}
         whole = {
             "name": "requests = by owner of the memory",
             "left": "records.request",
@@ -158,7 +158,8 @@ def owners(
         size_bytes: ``(n,)`` u4.
 
     Returns:
-        ``(n,)`` u4 row of the table ``regions`` or NO_REGION, and ``(n,)`` u1 ``schema.Owner``.
+        ``(n,)`` u4 row of the table ``regions`` or NO_REGION, and ``(n,)`` u1
+        ``schema.RegionFate``.
 
     Complexity O(n (log r + k)), k regions with the same key.
     """
@@ -174,9 +175,9 @@ def owners(
         inside &= (offset <= length) & (size_bytes <= length - offset)
         region[inside] = known.region[at[inside]]
         count += inside
-    owner = np.full(key.size, Owner.REGION, np.uint8)
-    owner[count > 1] = Owner.AMBIGUOUS
-    owner[count == 0] = Owner.NO_REGION
-    owner[target < 0] = Owner.TARGET_UNKNOWN
-    region[owner != Owner.REGION] = NO_REGION
+    owner = np.full(key.size, RegionFate.REGION, np.uint8)
+    owner[count > 1] = RegionFate.AMBIGUOUS
+    owner[count == 0] = RegionFate.NO_REGION
+    owner[target < 0] = RegionFate.TARGET_UNKNOWN
+    region[owner != RegionFate.REGION] = NO_REGION
     return region, owner

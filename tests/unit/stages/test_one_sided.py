@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sigmatrace.schema import NO_REGION, Owner
+from sigmatrace.schema import NO_REGION, RegionFate
 from sigmatrace.stages.one_sided import OneSided
 from sigmatrace.trace_format import Kind, Layer
 from tests.factories import make_partition, make_run, out_channel
@@ -66,17 +66,17 @@ def test_owner_and_region_are_those_of_a_search(regions, requests):
             and end <= r["address"] + r["length_bytes"]
         ]
         if row["opcode"] not in NAME_MEMORY:
-            want = (-1, NO_REGION, Owner.NOT_ONE_SIDED)
+            want = (-1, NO_REGION, RegionFate.NOT_ONE_SIDED)
         elif target < 0:
-            want = (-1, NO_REGION, Owner.TARGET_UNKNOWN)
+            want = (-1, NO_REGION, RegionFate.TARGET_UNKNOWN)
         elif len(inside) != 1:
-            want = (target, NO_REGION, Owner.AMBIGUOUS if inside else Owner.NO_REGION)
+            want = (target, NO_REGION, RegionFate.AMBIGUOUS if inside else RegionFate.NO_REGION)
         else:
-            want = (target, inside[0], Owner.REGION)
+            want = (target, inside[0], RegionFate.REGION)
         assert (got["target_proc"], got["region"], got["owner"]) == want
     told = stage.account(stage.conclude(known, stage.combine(stage.summarize(part), np.int64(0))))
     rows = part.tables["requests"].to_pylist()
-    owners = Counter(Owner(row["owner"]).name.lower() for row in rows)
+    owners = Counter(RegionFate(row["owner"]).name.lower() for row in rows)
     assert {name: n for name, n in told["owners"].items() if n} == owners
     [equation] = told["balance"]
     assert sum(equation["right"]) == len(requests)
