@@ -181,7 +181,7 @@ class Fate(IntEnum):
     TAG_UNKNOWN = 8
 
 
-class Owner(IntEnum):
+class RegionFate(IntEnum):
     """What is known of the memory that a request names (column ``requests.owner``)."""
 
     NOT_ONE_SIDED = 0
@@ -257,8 +257,10 @@ STAGE_TABLES: Columns = {
         "size_bytes": "u8",
     },
     # completion: one row per process, object (ib_qp, ib_srq) and ``trace_format.Queue``. `joined`:
-    # completions of a known request; `retired`: requests that they completed; `visible`: whether
-    # completions can be seen (not those of queue pairs of layer mlx5dv).
+    # completions of a known request; `retired`: requests that they completed. `posted`: requests by
+    # the highest position that any record names; `completed`: those up to the last that completed;
+    # `visible`: whether completions can be seen (not those of queue pairs of layer mlx5dv, whose
+    # positions are slots).
     "queues": {
         "proc": "i4",
         "object": "u4",
@@ -268,6 +270,8 @@ STAGE_TABLES: Columns = {
         "joined": "i8",
         "retired": "i8",
         "errors": "i8",
+        "posted": "i8",
+        "completed": "i8",
         "visible": "bool",
     },
     # completion: from post to completion; `timed` of the `count` completions tell, `min_ns` and

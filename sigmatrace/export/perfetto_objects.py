@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sigmatrace.export.kernels.objects import find_objects
+from sigmatrace.lookup import find_objects, object_keys
 from sigmatrace.partition import Run
 from sigmatrace.schema import Columns
 from sigmatrace.trace_format import Dir, Layer
@@ -59,12 +59,14 @@ class QueuePairs:
         rows = np.flatnonzero(is_verbs)
         if rows.size:
             rows = rows[run.column("endpoints", "type")[rows] == QUEUE_PAIR]
-        keys = _keys(run, "endpoints")[rows]
+        keys = object_keys(*(run.column("endpoints", name)[rows] for name in ("proc", "object")))
         order = np.argsort(keys, kind="stable")
         keys, rows = keys[order], rows[order]
         channel = np.full(run.tables["channels"].num_rows, -1, np.int32)
         if keys.size:
-            channel = find(keys, *(run.column("channels", name) for name in ("proc", "object")))
+            channel = find_objects(
+                keys, *(run.column("channels", name) for name in ("proc", "object"))
+            )
             channel[run.column("channels", "layer") != Layer.VERBS] = -1
         return cls(keys, channel, run, rows)
 
@@ -133,19 +135,6 @@ class Nics:
                 key = hosts[proc], known.get((hosts[proc], place), place)
                 of_qp[qp] = numbers.setdefault(key, len(numbers))
         return cls([f"{name} ({host})" for host, name in numbers], of_qp)
-
-
-def find(keys: np.ndarray, proc: np.ndarray, thing: np.ndarray) -> np.ndarray:
-    """Return the place in ``keys`` of each object, i4[n]; -1 where it is not."""
-    found = np.empty(proc.size, np.int32)
-    find_objects(proc, thing, keys, found)
-    return found
-
-
-def _keys(run: Run, table: str) -> np.ndarray:
-    keys: np.ndarray = run.column(table, "proc").astype(np.int64) << 32
-    keys |= run.column(table, "object")
-    return keys
 
 
 def _ports(run: Run, hosts: Sequence[str]) -> Mapping[tuple[str, str], str]:

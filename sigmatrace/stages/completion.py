@@ -19,8 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from sigmatrace.lookup import object_keys
 from sigmatrace.partition import Partition, Run, column
-from sigmatrace.schema import STAGE_TABLES, Columns, Owner
+from sigmatrace.schema import STAGE_TABLES, Columns
 from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.text import count_text, counted
 from sigmatrace.trace_format import NO_POSITION, Layer, Queue
@@ -28,6 +29,7 @@ from sigmatrace.trace_format import NO_POSITION, Layer, Queue
 _QUEUE = ["proc", "object", "queue"]
 _KIND = ["proc", "queue", "opcode", "status"]
 _QUEUE_SUMS = ("requests", "cqes", "joined", "retired", "errors")
+_QUEUE_TOPS = ("posted", "completed")
 _KIND_SUMS = ("count", "size_bytes", "timed", "total_ns")
 
 
@@ -37,16 +39,15 @@ class Completed:
 
     Attributes:
         queues: By process, object and queue: requests, completions, those of a known position,
-            positions retired, those with an error status.
-            In the table ``queues``, the column ``visible`` says whether completions can be seen.
-        owners: ``(owners,)`` i8, requests by ``schema.Owner``.
+            positions retired, those with an error status; positions posted and completed, by the
+            highest one. In the table ``queues``, the column ``visible`` says whether completions
+            can be seen.
         kinds: By process, queue, opcode and status: completions, bytes, those whose request's
             time is known, and the sum, least and largest of their latencies.
     """
 
     queues: pa.Table
     kinds: pa.Table
-    owners: NDArray[np.int64]
 
 
 class Completion(Stage):
@@ -55,7 +56,7 @@ class Completion(Stage):
     name: ClassVar[str] = "completion"
     summary: ClassVar[SummaryKind] = "after"
     requires: ClassVar[Columns] = {
-        "requests": {"proc": "i4", "object": "u4", "queue": "u1", "owner": "u1"},
+        "requests": {"proc": "i4", "object": "u4", "queue": "u1", "position": "u4"},
         "cqes": {
             "proc": "i4",
             "object": "u4",
@@ -80,15 +81,13 @@ class Completion(Stage):
         """Count the partition's requests and completions."""
         posted = _posted(part)
         queues = pa.concat_tables([posted, _seen(part)])
-        owners = np.bincount(part.column("requests", "owner"), minlength=len(Owner))
-        return Completed(_add_queues(queues), _add_kinds(_timed(part)), owners)
+        return Completed(_add_queues(queues), _add_kinds(_timed(part)))
 
     def combine(self, left: Completed, right: Completed) -> Completed:
         """Add both."""
         return Completed(
             _add_queues(pa.concat_tables([left.queues, right.queues])),
             _add_kinds(pa.concat_tables([left.kinds, right.kinds])),
-            left.owners + right.owners,
         )
 
     def resolve(self, summary: Completed, run: Run) -> Completed:
@@ -97,7 +96,6 @@ class Completion(Stage):
         return Completed(
             queues.append_column("visible", pa.array(_visible(queues, run))),
             summary.kinds.sort_by([(name, "ascending") for name in _KIND]),
-            summary.owners,
         )
 
     def results(self, resolved: Completed) -> Mapping[str, pa.Table]:
@@ -105,43 +103,37 @@ class Completion(Stage):
         return {"queues": resolved.queues, "latencies": resolved.kinds}
 
     def account(self, resolved: Completed) -> Mapping[str, object]:
-        """Return requests and completions; what was sent is retired, outstanding or not visible."""
+        """Return requests and completions.
+
+        Positions tell what was posted, also where records of requests were lost; so no queue has
+        more records than positions, and none retires or receives more than that.
+        """
         whole = resolved.queues
-        unseen = whole.filter(pc.invert(whole.column("visible")))
         table = whole.filter(whole.column("visible"))
+        send, own, shared = (table.filter(pc.equal(table.column("queue"), int(q))) for q in Queue)
         total = {name: _sum(whole.column(name)) for name in _QUEUE_SUMS}
-        send = table.filter(pc.equal(table.column("queue"), int(Queue.SEND)))
-        own = table.filter(pc.equal(table.column("queue"), int(Queue.RECV)))
-        left = pc.subtract(send.column("requests"), send.column("retired"))
-        outstanding = _sum(pc.if_else(pc.greater(left, 0), left, 0))
-        shared = table.filter(pc.equal(table.column("queue"), int(Queue.SHARED)))
-        sends, retired = _sum(send.column("requests")), _sum(send.column("retired"))
-        not_visible = _sum(unseen.column("requests"))
-        owners = {one.name.lower(): int(resolved.owners[one]) for one in Owner}
+        posted, completed = (_sum(send.column(name)) for name in _QUEUE_TOPS)
+        pairs = [
+            ("request records, at most those of its positions", table, "requests", "posted"),
+            ("send requests retired, at most those completed", send, "retired", "completed"),
+            ("receives completed, at most those posted", own, "joined", "posted"),
+        ]
         return {
             **total,
-            "owners": owners,
-            "send_requests": sends,
-            "send_retired": retired,
-            "send_outstanding": outstanding,
-            "send_not_visible": not_visible,
-            "receives_posted": _sum(own.column("requests")) + _sum(shared.column("requests")),
+            "send_requests": _sum(send.column("requests")),
+            "send_retired": _sum(send.column("retired")),
+            "send_posted": posted,
+            "send_completed": completed,
+            "send_outstanding": posted - completed,
+            "send_not_visible": total["requests"] - _sum(table.column("requests")),
+            "receives_posted": _sum(own.column("posted")) + _sum(shared.column("posted")),
             "receives_completed": _sum(own.column("cqes")) + _sum(shared.column("cqes")),
             "not_joined": total["cqes"] - total["joined"],
             "not_joined_shared": _sum(shared.column("cqes")) - _sum(shared.column("joined")),
             "balance": [
                 {"name": "requests", "left": total["requests"], "right": "records.request"},
-                {
-                    "name": "requests = by owner of the memory",
-                    "left": total["requests"],
-                    "right": sum(owners.values()),
-                },
                 {"name": "completions", "left": total["cqes"], "right": "records.cqe"},
-                {
-                    "name": "send requests = retired + outstanding + not visible",
-                    "left": sends + not_visible,
-                    "right": [retired, outstanding, not_visible],
-                },
+                *(_at_most(*pair) for pair in pairs),
             ],
         }
 
@@ -150,45 +142,50 @@ class Completion(Stage):
         counts: Mapping[str, Any] = self.account(resolved)
         if not counts["requests"] and not counts["cqes"]:
             return ()
-        names = ("retired", "requests", "outstanding")
-        retired, sends, outstanding = (count_text(counts[f"send_{name}"]) for name in names)
+        names = ("completed", "posted", "outstanding")
+        completed, sends, outstanding = (count_text(counts[f"send_{name}"]) for name in names)
         received, posted = (count_text(counts[f"receives_{x}"]) for x in ("completed", "posted"))
         unseen = counts["send_not_visible"]
         lines = [
-            f"completed  {retired} of {sends} send requests, {outstanding} outstanding; "
+            f"completed  {completed} of {sends} send requests, {outstanding} outstanding; "
             f"{received} of {posted} posted receives; {counted(counts['errors'], 'error')}"
         ]
-        if not unseen:
-            return lines
-        more = [f"           {counted(unseen, 'request')} of GPUs: completions not visible"]
-        return more if unseen == counts["requests"] and not counts["cqes"] else lines + more
+        if unseen == counts["requests"] and not counts["cqes"]:
+            lines = []
+        if unseen:
+            lines.append(f"completed  {counted(unseen, 'request')} of GPUs: not visible")
+        return lines
 
 
 def _visible(queues: pa.Table, run: Run) -> NDArray[np.bool_]:
-    """Return of which queues completions can be seen: not of those that the layer mlx5dv tells."""
+    """Return of which queues completions can be seen: not of those that layer mlx5dv tells."""
     gpu = run.column("endpoints", "layer") == Layer.MLX5DV
-    own = _key(run.column("endpoints", "proc")[gpu], run.column("endpoints", "object")[gpu])
-    return ~np.isin(_key(*(column(queues, name) for name in ("proc", "object"))), own)
-
-
-def _key(proc: NDArray[np.int32], thing: NDArray[np.uint32]) -> NDArray[np.int64]:
-    return proc.astype(np.int64) << 32 | thing.astype(np.int64)
+    own = object_keys(*(run.column("endpoints", name)[gpu] for name in ("proc", "object")))
+    return ~np.isin(object_keys(*(column(queues, name) for name in ("proc", "object"))), own)
 
 
 def _sum(values: Any) -> int:
     return int(pc.sum(values).as_py() or 0)
 
 
+def _at_most(name: str, table: pa.Table, left: str, right: str) -> dict[str, object]:
+    """Return the equation that, queue by queue, one column is at most another one."""
+    fewer = pc.min_element_wise(table.column(left), table.column(right))
+    return {"name": name, "left": _sum(table.column(left)), "right": _sum(fewer)}
+
+
 def _frame(keys: Mapping[str, Any], sums: Mapping[str, Any], size: int) -> pa.Table:
-    """Return a table of keys and of i8 sums; sums that are not given are 0."""
-    columns = {name: sums.get(name, np.zeros(size, np.int64)) for name in _QUEUE_SUMS}
+    """Return a table of keys and of i8 numbers of queues; those that are not given are 0."""
+    names = (*_QUEUE_SUMS, *_QUEUE_TOPS)
+    columns = {name: sums.get(name, np.zeros(size, np.int64)) for name in names}
     return pa.table({**keys, **{name: np.asarray(x, np.int64) for name, x in columns.items()}})
 
 
 def _posted(part: Partition) -> pa.Table:
     size = part.tables["requests"].num_rows
     keys = {name: part.column("requests", name) for name in _QUEUE}
-    return _frame(keys, {"requests": np.ones(size)}, size)
+    posted = part.column("requests", "position").astype(np.int64) + 1
+    return _frame(keys, {"requests": np.ones(size), "posted": posted}, size)
 
 
 def _seen(part: Partition) -> pa.Table:
@@ -196,8 +193,11 @@ def _seen(part: Partition) -> pa.Table:
     size = cqes["position"].size
     joined = cqes["position"] != NO_POSITION
     span = (cqes["position"] - cqes["first"]).astype(np.int64) + 1  # modulo 2^32
+    until = np.where(joined, cqes["position"].astype(np.int64) + 1, 0)
     sums = {
         "cqes": np.ones(size),
+        "posted": until,
+        "completed": until,
         "joined": joined,
         "retired": np.where(joined, span, 0),
         "errors": cqes["status"] != 0,
@@ -224,13 +224,17 @@ def _timed(part: Partition) -> pa.Table:
 
 
 def _add_queues(table: pa.Table) -> pa.Table:
-    added = table.group_by(_QUEUE).aggregate([(name, "sum") for name in _QUEUE_SUMS])
-    made = [f"{name}_sum" for name in _QUEUE_SUMS]
-    return added.select([*_QUEUE, *made]).rename_columns([*_QUEUE, *_QUEUE_SUMS])
+    how = [*((name, "sum") for name in _QUEUE_SUMS), *((name, "max") for name in _QUEUE_TOPS)]
+    return _grouped(table, _QUEUE, how)
 
 
 def _add_kinds(table: pa.Table) -> pa.Table:
     how = [*((name, "sum") for name in _KIND_SUMS), ("min_ns", "min"), ("max_ns", "max")]
-    added = table.group_by(_KIND).aggregate(how)
+    return _grouped(table, _KIND, how)
+
+
+def _grouped(table: pa.Table, keys: Sequence[str], how: Sequence[tuple[str, str]]) -> pa.Table:
+    """Return one row for each group, with the columns aggregated under their own names."""
+    added = table.group_by(keys).aggregate(how)
     made = [f"{name}_{kind}" for name, kind in how]
-    return added.select([*_KIND, *made]).rename_columns([*_KIND, *(name for name, _ in how)])
+    return added.select([*keys, *made]).rename_columns([*keys, *(name for name, _ in how)])

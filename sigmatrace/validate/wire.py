@@ -21,7 +21,7 @@ from sigmatrace.partition import Partition, Run
 from sigmatrace.schema import STAGE_TABLES, Columns
 from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.text import count_text, counted
-from sigmatrace.trace_format import Layer, Op, Queue
+from sigmatrace.trace_format import Layer, Op, Queue, WrOpcode
 from sigmatrace.validate.compare import (
     KIND_CODE,
     OP_OF,
@@ -38,11 +38,17 @@ from sigmatrace.validate.roce import FrameCounts
 NAMED = 20
 """Differing flows that the ledger names; the counts are complete."""
 SHOWN = 5
-KIND_OF = {
-    **{0: "WRITE", 1: "WRITE_IMM", 2: "SEND", 3: "SEND_IMM", 4: "READ"},
-    **{5: "COMPARE_SWAP", 6: "FETCH_ADD", 9: "SEND_INV"},
+KIND_OF: dict[int, str] = {
+    WrOpcode.RDMA_WRITE: "WRITE",
+    WrOpcode.RDMA_WRITE_WITH_IMM: "WRITE_IMM",
+    WrOpcode.SEND: "SEND",
+    WrOpcode.SEND_WITH_IMM: "SEND_IMM",
+    WrOpcode.RDMA_READ: "READ",
+    WrOpcode.ATOMIC_CMP_AND_SWP: "COMPARE_SWAP",
+    WrOpcode.ATOMIC_FETCH_AND_ADD: "FETCH_ADD",
+    WrOpcode.SEND_WITH_INV: "SEND_INV",
 }
-"""Kind of a message by ``enum ibv_wr_opcode``; others (bind, invalidate) are on no wire."""
+"""Kind of a message by opcode; others are on no wire (bind, invalidate), or not decoded there."""
 _GID_DIGITS = 32
 _NO_CODE = 255
 _CODE = np.full(256, _NO_CODE, np.uint8)

@@ -285,8 +285,9 @@ def test_errors(rig: Rig, tmp_path: Path, mode: str) -> None:
     if mode == "full":
         completion = traced.stage["completion"]
         assert completion["send_outstanding"] == 3
-        assert completion["owners"]["no_region"] == 2
-        assert completion["owners"]["ambiguous"] == completion["owners"]["target_unknown"] == 0
+        owners = traced.stage["one_sided"]["owners"]
+        assert owners["no_region"] == 2
+        assert owners["ambiguous"] == owners["target_unknown"] == 0
 
 
 @BOTH

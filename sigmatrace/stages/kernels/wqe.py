@@ -70,7 +70,7 @@ def _data(words, row, at, end, out):
     size = np.uint64(0)
     count = 0
     while at < end:
-        here = np.int64(_be32(words, row, at))
+        here = int(_be32(words, row, at))
         length = _SEGMENT
         if here >= _INLINE:
             here -= _INLINE

@@ -64,6 +64,9 @@ def test_numbers_of_many_are_those_of_each():
     numbers = tracks.numbers(Track.REGIONS, places)
     assert numbers.dtype == np.uint32
     assert numbers.tolist() == [tracks.number(Track.REGIONS, place) for place in (2, 0, 1)]
+    kinds = np.array([Track.CALLS, Track.PROCESS, Track.REGIONS])
+    one_each = [tracks.number(*one) for one in zip(map(Track, kinds), (2, 0, 1), strict=True)]
+    assert tracks.numbers(kinds, places).tolist() == one_each
 
 
 def test_tracks_come_after_those_above_them_and_once():
