@@ -89,6 +89,17 @@ INDEX_TABLES: Columns = {
         "born_tsc": "u8",
         "gone_tsc": "u8",
     },
+    # What a queue pair of layer mlx5dv said of itself at its end; `told`: whether it did. Slots of
+    # 64 bytes: announced by doorbells, of these overwritten before the copy, and not copied.
+    "gpu_queues": {
+        "proc": "i4",
+        "object": "u4",
+        "told": "bool",
+        "doorbells": "u8",
+        "slots": "u8",
+        "invalid_slots": "u8",
+        "uncopied_slots": "u8",
+    },
     # Ports of NICs, by the process that opened them (layer verbs); numa: 2^32-1 when unknown.
     # `place`: what names it where a path has no GID ("" = it has no LID).
     "ports": {
@@ -288,6 +299,32 @@ STAGE_TABLES: Columns = {
         "min_ns": "i8",
         "max_ns": "i8",
     },
+    # doorbell: one row per queue pair of layer mlx5dv. `doorbells` without repetitions (`again`);
+    # `slots`: announced by them, of these in doorbells whose WQEs were `not_read`; `read`: in the
+    # trace, `invalid` ones among them. wqes: decoded from these slots. operations, size_bytes: of
+    # layer mlx5dv. Delays: from seen to forwarded; the least is the limit of i8 without doorbells.
+    "doorbells_by_qp": {
+        "proc": "i4",
+        "object": "u4",
+        "doorbells": "i8",
+        "again": "i8",
+        "synthesized": "i8",
+        "late": "i8",
+        "slots": "i8",
+        "not_read": "i8",
+        "read": "i8",
+        "invalid": "i8",
+        "wqes": "i8",
+        "wqe_bytes": "i8",
+        "operations": "i8",
+        "size_bytes": "i8",
+        "slots_max": "i8",
+        "delay_total_ns": "i8",
+        "delay_min_ns": "i8",
+        "delay_max_ns": "i8",
+    },
+    # doorbell: how many slots a doorbell announces, 2^log2 to 2^(log2 + 1) - 1.
+    "doorbell_batches": {"proc": "i4", "object": "u4", "log2": "i8", "doorbells": "i8"},
     # wire (with validate.pcap): one row per flow and operation. Ends by IP address; qpn: the
     # receiving queue pair; verdict: ``validate.compare.Verdict``.
     "wire_flows": {

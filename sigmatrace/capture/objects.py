@@ -24,7 +24,9 @@ _ENDPOINTS: dict[str, Endpoint] = {
 KNOWN_TYPES = frozenset(("library", "thread", "name", "memory", *_ENDPOINTS)).union(
     *(naming.others for naming in _NAMINGS)
 )
-OBJECT_TABLES = ("endpoints", "addresses", "regions", "ports", "gids", "names", "libraries")
+OBJECT_TABLES = (
+    *("endpoints", "addresses", "regions", "gpu_queues", "ports", "gids", "names", "libraries"),
+)
 
 
 def object_tables(objects: Objects, channels: np.ndarray, host: str) -> dict[str, pa.Table]:
@@ -44,6 +46,9 @@ def object_tables(objects: Objects, channels: np.ndarray, host: str) -> dict[str
         "endpoints": _rows("endpoints", _endpoint_rows(told)),
         "addresses": _rows("addresses", addresses),
         "regions": _rows("regions", [_region(*x) for x in of_type(objects, "memory").items()]),
+        "gpu_queues": _rows(
+            "gpu_queues", [_gpu_queue(*x) for x in of_type(objects, "mlx5_qp").items()]
+        ),
         "ports": _rows("ports", _port_rows(told)),
         "gids": _rows("gids", [_gid_row(x) for x in of_type(objects, "ib_gid").values()]),
         "names": _rows("names", names),
@@ -102,6 +107,11 @@ def _region(key: int, fields: Fields) -> tuple[Any, ...]:
     start = "iova" if "iova" in fields else "address"
     numbers = (integer(fields, what, 64) for what in ("key", start, "length_bytes"))
     return (key, int(layer), *numbers, *_life(fields))
+
+
+def _gpu_queue(key: int, fields: Fields) -> tuple[Any, ...]:
+    numbers = ("doorbells", "slots", "invalid_slots", "uncopied_slots")
+    return (key, "slots" in fields, *(integer(fields, what, 64) for what in numbers))
 
 
 def _port_rows(told: Told) -> list[tuple[Any, ...]]:
