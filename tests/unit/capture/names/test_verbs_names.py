@@ -73,3 +73,50 @@ def test_places_and_numbers_stand_beside_the_names() -> None:
     assert (bare["place"], bare["qpn"], bare["peer_place"]) == ("", 0, "")
     assert (full["place"], full["qpn"]) == (A.hex(), 0x11)
     assert (full["peer"], full["peer_place"], full["peer_qpn"]) == ("ib:lid5/:0", "lid5/", 0)
+
+
+def test_queue_pairs_of_mlx5_are_named_alike() -> None:
+    mlx5 = {"type": "mlx5_qp", "qp_type": "rc"}
+    here = {9: {**mlx5, "qpn": 0x11, "sgid": A, "dgid": B, "dest_qpn": 0x12}}
+    there = {4: {**QP, "qpn": 0x12, "sgid": B, "dgid": A, "dest_qpn": 0x11}}
+    [one], [other] = named(here)["endpoints"], named(there)["endpoints"]
+    assert (one["local"], one["peer"]) == (other["peer"], other["local"])
+    assert (one["layer"], one["type"]) == (Layer.MLX5DV, "mlx5_qp")
+    by_lid = {9: {**mlx5, "qpn": 0x11, "slid": 3, "dlid": 5, "prefix": PREFIX, "dest_qpn": 0x12}}
+    [row] = named(by_lid)["endpoints"]
+    assert (row["place"], row["peer_place"]) == (f"lid3/{PREFIX.hex()}", f"lid5/{PREFIX.hex()}")
+
+
+def test_a_queue_pair_that_two_layers_tell_of_is_one_connection() -> None:
+    ends = {"qp_type": "rc", "qpn": 0x11, "sgid": A, "dgid": B, "dest_qpn": 0x12}
+    both = {3: {"type": "ib_qp", **ends}, 4: {"type": "mlx5_qp", **ends}}
+    rows = named({**both, 5: {"type": "mlx5_qp", **ends}})["endpoints"]
+    assert [(row["layer"], row["life"]) for row in rows] == [(4, 0), (5, 0), (5, 1)]
+
+
+def test_elements_of_a_dci_name_their_destinations() -> None:
+    objects = {
+        6: {"type": "mlx5_av", "dlid": 5, "prefix": PREFIX},
+        7: {"type": "mlx5_av", "dgid": B},
+        9: {"type": "mlx5_qp", "qp_type": "dci", "qpn": 0x11, "sgid": A},
+    }
+    out = {"object": 9, "kind": Kind.RMA, "dir": Dir.OUT, "layer": Layer.MLX5DV}
+    found = named(objects, *({**out, "peer": 0x22 << 32 | av} for av in (6, 7, 8)))
+    lid = f"lid5/{PREFIX.hex()}"
+    assert found["addresses"] == [
+        {"av": 9, "addr": 0x22 << 32 | 6, "name": f"ib:{lid}:22", "place": lid, "qpn": 0x22},
+        {"av": 9, "addr": 0x22 << 32 | 7, "name": f"ib:{B.hex()}:22", "place": B.hex(), "qpn": 34},
+    ]
+    assert [row["av"] for row in found["endpoints"]] == [9]
+
+
+def test_totals_of_queue_pairs_at_their_end() -> None:
+    objects = {
+        9: {"type": "mlx5_qp", "doorbells": 3, "slots": 7, "invalid_slots": 1, "uncopied_slots": 2},
+        8: {"type": "mlx5_qp"},
+    }
+    rows = object_tables(objects, NONE, "h")["gpu_queues"].to_pylist()
+    assert sorted(tuple(row.values()) for row in rows) == [
+        (8, False, 0, 0, 0, 0),
+        (9, True, 3, 7, 1, 2),
+    ]
