@@ -89,11 +89,14 @@ INDEX_TABLES: Columns = {
         "born_tsc": "u8",
         "gone_tsc": "u8",
     },
-    # What a queue pair of layer mlx5dv said of itself at its end; `told`: whether it did. Slots of
-    # 64 bytes: announced by doorbells, of these overwritten before the copy, and not copied.
+    "gpus": {"proc": "i4", "object": "u4", "ordinal": "u4", "name": "str"},
+    # Queue pairs of layer mlx5dv: `gpu`, object in whose memory the queue lies (0: the host's), and
+    # what it said at its end; `told`: whether it did. Slots of 64 bytes: announced by doorbells, of
+    # these overwritten before the copy, and not copied.
     "gpu_queues": {
         "proc": "i4",
         "object": "u4",
+        "gpu": "u4",
         "told": "bool",
         "doorbells": "u8",
         "slots": "u8",

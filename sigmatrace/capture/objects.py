@@ -25,7 +25,8 @@ KNOWN_TYPES = frozenset(("library", "thread", "name", "memory", *_ENDPOINTS)).un
     *(naming.others for naming in _NAMINGS)
 )
 OBJECT_TABLES = (
-    *("endpoints", "addresses", "regions", "gpu_queues", "ports", "gids", "names", "libraries"),
+    *("endpoints", "addresses", "regions", "gpus", "gpu_queues"),
+    *("ports", "gids", "names", "libraries"),
 )
 
 
@@ -46,8 +47,9 @@ def object_tables(objects: Objects, channels: np.ndarray, host: str) -> dict[str
         "endpoints": _rows("endpoints", _endpoint_rows(told)),
         "addresses": _rows("addresses", addresses),
         "regions": _rows("regions", [_region(*x) for x in of_type(objects, "memory").items()]),
+        "gpus": _rows("gpus", [_gpu(*x) for x in of_type(objects, "gpu").items()]),
         "gpu_queues": _rows(
-            "gpu_queues", [_gpu_queue(*x) for x in of_type(objects, "mlx5_qp").items()]
+            "gpu_queues", [_gpu_queue(*x, objects) for x in of_type(objects, "mlx5_qp").items()]
         ),
         "ports": _rows("ports", _port_rows(told)),
         "gids": _rows("gids", [_gid_row(x) for x in of_type(objects, "ib_gid").values()]),
@@ -109,9 +111,14 @@ def _region(key: int, fields: Fields) -> tuple[Any, ...]:
     return (key, int(layer), *numbers, *_life(fields))
 
 
-def _gpu_queue(key: int, fields: Fields) -> tuple[Any, ...]:
+def _gpu(key: int, fields: Fields) -> tuple[Any, ...]:
+    return key, integer(fields, "ordinal"), text(fields, "name")
+
+
+def _gpu_queue(key: int, fields: Fields, objects: Objects) -> tuple[Any, ...]:
     numbers = ("doorbells", "slots", "invalid_slots", "uncopied_slots")
-    return (key, "slots" in fields, *(integer(fields, what, 64) for what in numbers))
+    gpu = integer(objects.get(integer(fields, "umem"), {}), "gpu")
+    return (key, gpu, "slots" in fields, *(integer(fields, what, 64) for what in numbers))
 
 
 def _port_rows(told: Told) -> list[tuple[Any, ...]]:

@@ -22,7 +22,7 @@ from sigmatrace.trace_format import Dir, Kind, Layer, Op, Schema, WqeKind
 
 SLOT_BYTES = 64
 _PID, _TID = 5000, 6000
-_UAR, _QP, _GPU, _MEMORY, _NAME, _VECTOR = 1, 10, 2, 3, 4, 100
+_UAR, _QP, _GPU, _MEMORY, _NAME, _UMEM, _VECTOR = 1, 10, 2, 3, 4, 5, 100
 _ADDRESS, _LENGTH = 1 << 40, 1 << 30
 _KERNEL_NS, _STEP_NS = 100_000, 1000
 _SIGNALED = 8
@@ -248,13 +248,16 @@ class _Rank:
     def _objects(self, file: RankFile) -> None:
         file.object("mlx5_uar", _UAR, page_id=1, real=4096, shadow=8192)
         file.object("gpu", _GPU, ordinal=0, name="GPU", uuid=bytes(16))
+        file.object("mlx5_umem", _UMEM, umem_id=1, gpu=_GPU)
         where = {"address": _ADDRESS, "length_bytes": _LENGTH, "key": _key(self.rank)}
         file.object("memory", _MEMORY, layer="verbs", **where)
         file.object("name", _NAME, name="exchange")
         for number, fields in self._pairs():
             totals = {"slots": self.index[number], "invalid_slots": self.invalid[number]}
             totals |= {"doorbells": self.truth.doorbells[self.rank, number], "uncopied_slots": 0}
-            file.object("mlx5_qp", number, uar=_UAR, qpn=_qpn(number), **fields, **totals)
+            file.object(
+                "mlx5_qp", number, uar=_UAR, umem=_UMEM, qpn=_qpn(number), **fields, **totals
+            )
         if self.unconnected:
             for other in self.peers:
                 file.object("mlx5_av", _VECTOR + other, dgid=_gid(other))
