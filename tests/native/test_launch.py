@@ -18,6 +18,7 @@ import pytest
 from sigmatrace.capture.captured import first_run_id
 from sigmatrace.testing.write import RankFile
 from tests.listening import free_port
+from tests.permissions import obeying
 
 LAUNCHER = [sys.executable, "-c", "from sigmatrace.capture.launch import main; main()"]
 # Uses UCX without sending anything: it creates a context and a worker and prints about them.
@@ -492,8 +493,9 @@ def test_help_is_quick_to_load():
 
 
 def test_a_read_only_folder_is_refused(tmp_path):
-    if os.getuid() == 0:
-        pytest.skip("root may write everywhere")
     tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
-    done = capture("-o", tmp_path, "--", "true")
+    words = obeying(*LAUNCHER, "-o", tmp_path, "--", "true")
+    done = subprocess.run(words, capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert done.returncode == 6
+    assert f"{tmp_path} is not writable" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
