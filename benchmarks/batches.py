@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
 import shutil
+import signal
 import statistics
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -69,7 +71,10 @@ def lttng_session(out: Path) -> Iterator[None]:
         yield
         lttng("destroy", "bench")
     finally:
-        os.kill(int(pid_file.read_text()), 15)
+        daemon = os.pidfd_open(int(pid_file.read_text()))
+        signal.pidfd_send_signal(daemon, signal.SIGTERM)
+        select.select([daemon], [], [], 60)  # until it has ended: a second one would be refused
+        os.close(daemon)
 
 
 def quartile(times: list[float]) -> float:
