@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -43,3 +44,12 @@ def drive(driver: Path, tmp_path: Path) -> Callable[..., Result]:
         return result
 
     return run
+
+
+@pytest.fixture
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No variable steers the capture or says that this is a process of a job."""
+    for name in [*os.environ]:
+        is_ours = name.startswith("SIGMATRACE_") and name != "SIGMATRACE_LIB_DIR"
+        if is_ours or name.startswith(("PMI", "OMPI_", "SLURM_")):
+            monkeypatch.delenv(name)
