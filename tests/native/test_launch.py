@@ -8,6 +8,8 @@ import pty
 import select
 import signal
 import subprocess
+import time
+from pathlib import Path
 
 import pytest
 from launching import LAUNCHER, WAIT_S, capture, script
@@ -99,6 +101,27 @@ def test_ctrl_c_reaches_the_command_once(tmp_path):
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
 
 
+def wait_stopped(group: int) -> None:
+    """Wait until all processes of a group are stopped.
+
+    The shell prompts when the first one is, and another one may still read what is typed then.
+    """
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        stats = [stat for path in Path("/proc").glob("[0-9]*/stat") if (stat := _fields(path))]
+        if all(state == "T" for state, _parent, of, *_ in stats if of == str(group)):
+            return
+        assert time.monotonic() < deadline, f"process group {group} does not stop"
+        select.select([], [], [], 0.01)  # the kernel tells the parents alone
+
+
+def _fields(stat: Path) -> list[str]:
+    """What follows the name in a process's stat; nothing of one that has ended."""
+    with contextlib.suppress(OSError):
+        return stat.read_text(errors="replace").rpartition(")")[2].split()
+    return []
+
+
 def test_a_job_of_a_shell_can_be_stopped_and_continued(tmp_path):
     words = [*LAUNCHER, "-o", str(tmp_path / "run"), "--", *script(tmp_path, _COUNT), "SIGUSR1"]
     pid, master = pty.fork()
@@ -109,8 +132,10 @@ def test_a_job_of_a_shell_can_be_stopped_and_continued(tmp_path):
         read_until(master, "prompt")
         os.write(master, (" ".join(f"'{word}'" for word in words) + "\n").encode())
         read_until(master, "ready\r\n")
+        job = os.tcgetpgrp(master)
         os.write(master, b"\x1a")
         assert "Stopped" in read_until(master, "prompt")  # who types before may lose it
+        wait_stopped(job)
         os.write(master, b"fg\n")
         read_until(master, "main()")  # the shell names the job that it continues
         os.write(master, b"\n")
