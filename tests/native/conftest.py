@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from native_run import HERE, Result, build, compile_c, environment, installed_lib
+from native_run import Result, build, compile_with_core, environment, installed_lib
 
 
 @pytest.fixture(scope="session")
@@ -20,9 +20,7 @@ def native_lib(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def driver(native_lib: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The compiled tests/native/driver.c."""
-    target = tmp_path_factory.mktemp("driver") / "driver"
-    link = [f"-L{native_lib}", "-lsigmatrace_core", f"-Wl,-rpath,{native_lib}"]
-    return compile_c(HERE / "driver.c", target, *link)
+    return compile_with_core("driver", native_lib, tmp_path_factory.mktemp("driver"))
 
 
 @pytest.fixture
