@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import signal
 import stat
 import subprocess
@@ -470,6 +471,41 @@ def test_under_mpirun_the_folder_is_named(tmp_path, mpirun):
     assert done.stderr.count(f"the trace files of this job go to {folder}\n") == 1
     following = f"next when all ranks have ended: sigmatrace-pipeline +run={folder.name} "
     assert done.stderr.count(following) == 1
+
+
+def test_under_mpirun_a_job_that_was_not_hooked_says_so_once(tmp_path, mpirun):
+    words = [*LAUNCHER, "-o", str(tmp_path / "run"), "--", "sh", "-c", "true"]
+    done = subprocess.run(
+        [*mpirun, "-n", "3", *words], capture_output=True, text=True, timeout=WAIT_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("warning: nothing was hooked") == 1
+    assert done.stderr.count("MPI carries messages between ranks of one node") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_under_mpirun_a_rank_that_was_not_hooked_says_which(tmp_path, mpirun):
+    program = f'[ "${{PMIX_RANK:-$PMI_RANK}}" = 1 ] || exec {shlex.join(UCX_USER)}'
+    waits = f"until [ -e {tmp_path}/run/*.msgpack ]; do sleep 0.01; done"
+    words = [*LAUNCHER, "-o", str(tmp_path / "run"), "--layers", "ucx", "--"]
+    done = subprocess.run(
+        [*mpirun, "-n", "2", *words, "sh", "-c", f"{program}; {waits}"],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("nothing was hooked") == 1
+    assert "warning: rank 1: nothing was hooked" in done.stderr
+
+
+def test_a_folder_that_another_launcher_removes_is_made_again(tmp_path):
+    """It goes between the launcher's own making of it and the program's first record."""
+    program = f"rmdir {tmp_path}/run && exec {shlex.join(UCX_USER)}"
+    done = capture("-o", tmp_path / "run", "--layers", "ucx", "--", "sh", "-c", program)
+    assert done.returncode == 0, done.stderr
+    assert len(list((tmp_path / "run").glob("*.msgpack"))) == 1
 
 
 def test_under_mpirun_exit_codes_come_through(tmp_path, mpirun):
