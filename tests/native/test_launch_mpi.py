@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -80,3 +81,30 @@ def test_under_mpirun_exit_codes_come_through(tmp_path, mpirun):
         [*mpirun, "-n", "2", *words], capture_output=True, timeout=WAIT_S, check=False
     )
     assert done.returncode == 3
+
+
+def test_under_mpirun_a_job_that_was_not_hooked_says_so_once(tmp_path, mpirun):
+    words = [*LAUNCHER, "-o", str(tmp_path / "run"), "--", "sh", "-c", "true"]
+    done = subprocess.run(
+        [*mpirun, "-n", "3", *words], capture_output=True, text=True, timeout=WAIT_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("warning: nothing was hooked") == 1
+    assert done.stderr.count("MPI carries messages between ranks of one node") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_under_mpirun_a_rank_that_was_not_hooked_says_which(tmp_path, mpirun):
+    program = f'[ "${{PMIX_RANK:-$PMI_RANK}}" = 1 ] || exec {shlex.join(UCX_USER)}'
+    waits = f"until [ -e {tmp_path}/run/*.msgpack ]; do sleep 0.01; done"
+    words = [*LAUNCHER, "-o", str(tmp_path / "run"), "--layers", "ucx", "--"]
+    done = subprocess.run(
+        [*mpirun, "-n", "2", *words, "sh", "-c", f"{program}; {waits}"],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("nothing was hooked") == 1
+    assert "warning: rank 1: nothing was hooked" in done.stderr

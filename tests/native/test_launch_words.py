@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import stat
 import subprocess
 import sys
@@ -153,3 +154,11 @@ def test_a_batch_script_stops_when_there_is_nothing_to_evaluate(tmp_path, shell,
         [shell, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+
+
+def test_a_folder_that_another_launcher_removes_is_made_again(tmp_path):
+    """It goes between the launcher's own making of it and the program's first record."""
+    program = f"rmdir {tmp_path}/run && exec {shlex.join(UCX_USER)}"
+    done = capture("-o", tmp_path / "run", "--layers", "ucx", "--", "sh", "-c", program)
+    assert done.returncode == 0, done.stderr
+    assert len(list((tmp_path / "run").glob("*.msgpack"))) == 1

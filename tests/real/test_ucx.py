@@ -181,6 +181,29 @@ def test_uct_bytes_agree_both_ways(
         assert min(op["depth"] for op in traced.ops) >= 1
 
 
+def test_depth_in_and_below_uct(shim: Path, version: Ucx, tmp_path: Path) -> None:
+    """Each piece of a message is one deeper than the operation of UCT that asks for it."""
+    program = tmp_path / "ucx_pack"
+    flags = ["-O1", "-g", "-Wall", "-Wextra", "-Werror"]
+    subprocess.run(["cc", *flags, HERE / "ucx_pack.c", "-o", program, "-lucp", "-ldl"], check=True)
+    setting = Setting(shim, version, "simple", "ucp,uct", "tcp")
+    done = subprocess.run(
+        [program, "3", "200000"],
+        env=setting.environment(tmp_path / "run") | {"UCX_RNDV_THRESH": "inf"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    told = [line.split() for line in done.stdout.splitlines()]
+    assert {where for where, _ in told} == {"send", "progress"}
+    assert {nesting for _, nesting in told} == {"2"}
+    (rank,) = read_all(tmp_path / "run")
+    assert {op["depth"] for op in Traced(rank, UCT).ops} == {1}
+    assert {op["depth"] for op in Traced(rank, UCP).ops} == {0}
+
+
 def test_uct_alone(shim: Path, program: Path, version: Ucx, tmp_path: Path) -> None:
     ranks = pair(Setting(shim, version, "simple", "uct"), program, tmp_path, "posted")
     for rank in ranks.values():
