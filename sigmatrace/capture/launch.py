@@ -199,9 +199,10 @@ def _same_run(settings: env.Settings, append: bool) -> env.Settings:
     """Make sure that the folder holds one run only."""
     if not any(settings.out.glob("*.msgpack")):
         return settings
-    from sigmatrace.capture.captured import first_run_id
+    with process.deaf_threads():
+        from sigmatrace.capture.captured import first_run_id
 
-    present = first_run_id(settings.out)
+        present = first_run_id(settings.out)
     if present is None or present == settings.run_id:
         return settings
     if append:

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from launching import LAUNCHER, WAIT_S, capture, script
 
+from sigmatrace.testing.write import RankFile
+
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
 
@@ -193,3 +195,30 @@ def test_an_interpreter_that_is_missing_leaves_no_folder(tmp_path):
     done = capture("-o", tmp_path / "run", "--", path)
     assert done.returncode == 127
     assert not (tmp_path / "run").exists()
+
+
+def test_no_thread_takes_the_signals_that_are_waited_for(tmp_path):
+    """Reading the run that is there loads libraries that start threads."""
+    (tmp_path / "run").mkdir()
+    with RankFile(tmp_path / "run", run_id="other"):
+        pass
+    program = script(
+        tmp_path,
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from sigmatrace.capture import launch, process\n"
+        "def run(command, environment):\n"
+        "    for task in Path('/proc/self/task').iterdir():\n"
+        "        status = (task / 'status').read_text()\n"
+        "        print(task.name, status.partition('SigBlk:')[2].split()[0])\n"
+        "    return process.Ended(1, 0)\n"
+        "process.run = run\n"
+        "launch.main()\n",
+    )
+    words = [*program, "-o", str(tmp_path / "run"), "--append", "--", "true"]
+    done = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    told = dict(line.split() for line in done.communicate(timeout=WAIT_S)[0].splitlines())
+    others = [int(mask, 16) for thread, mask in told.items() if int(thread) != done.pid]
+    assert others, "no library has started a thread: this test shows nothing"
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+        assert all(mask >> (number - 1) & 1 for mask in others)
