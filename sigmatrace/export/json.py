@@ -92,7 +92,7 @@ def _messages(run: Run) -> list[dict[str, Any]]:
 def _sums(table: pa.Table, keys: Sequence[str], amounts: Sequence[str]) -> list[dict[str, Any]]:
     """Return sums by keys, exact beyond 64 bits, ordered by the keys."""
     found: dict[tuple[Any, ...], list[int]] = {}
-    for row in _rows(table):
+    for row in _rows(table.select([*keys, *amounts])):
         sums = found.setdefault(tuple(row[key] for key in keys), [0] * len(amounts))
         for at, name in enumerate(amounts):
             sums[at] += row[name]
