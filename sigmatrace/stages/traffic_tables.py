@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from sigmatrace.partition import Run, column
 from sigmatrace.schema import STAGE_TABLES
-from sigmatrace.stages.sums import LOW, Sums, column_sums
+from sigmatrace.stages.sums import Sums, column_sums
 from sigmatrace.trace_format import Op
 
 SIZE_BITS_MAX = 64
@@ -25,7 +25,7 @@ def tables_of(total: Sums, run: Run) -> tuple[dict[str, pa.Table], int]:
     """Return ``sizes`` and ``traffic``, and how many of their sums of bytes are beyond 64 bits.
 
     Args:
-        total: Sums by channel, class of sizes, operation, nested (``kernels.traffic.size_kernel``).
+        total: By channel, class of sizes, operation, nested (``size_kernel``), of ``add_sums``.
         run: With the tables ``channels`` and ``routes``.
     """
     rows = _rows(total, run)
@@ -60,8 +60,8 @@ def _rows(total: Sums, run: Run) -> pa.Table:
         "least_bytes": LEAST[bits],
         "most_bytes": MOST[bits],
         "count": total.sums[:, 0],
-        "low": total.sums[:, 1] & LOW,
-        "high": total.sums[:, 2] + (total.sums[:, 1] >> np.uint64(32)),
+        "low": total.sums[:, 1],
+        "high": total.sums[:, 2],
         "unknown": np.where(bits > SIZE_BITS_MAX, total.sums[:, 0], np.uint64(0)),
     }
     back = pa.array(op == Op.GET)  # its bytes flow towards the one that asks
