@@ -216,7 +216,7 @@ ROW = st.tuples(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(ROW, max_size=12), min_size=1, max_size=5), st.randoms())
 def test_tables_equal_python_in_whatever_order_partitions_are_merged(pieces, random):
     moved = [[(START_NS + row[0], *row[1:]) for row in rows] for rows in pieces]
@@ -261,7 +261,7 @@ def as_aggregates(rows):
     ]
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(ROW, max_size=12), min_size=1, max_size=5), st.randoms())
 def test_sizes_equal_python_in_every_mode_and_order(pieces, random):
     moved = [[(START_NS + row[0], *row[1:]) for row in rows] for rows in pieces]

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sigmatrace.stages.kernels.traffic import bin_kernel, size_kernel
@@ -19,6 +19,7 @@ def value(sums: np.ndarray) -> int:
     return int(sums[2]) * 2**32 + int(sums[1])
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(
@@ -54,6 +55,7 @@ def test_classes_begin_at_the_powers_of_two():
     assert (got.key >> 9 & 255).tolist() == [size.bit_length() for size in sizes.tolist()]
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(
