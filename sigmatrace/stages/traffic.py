@@ -14,7 +14,7 @@ Operations of mode ``aggregate`` are not in ``timeline``: they have no times.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -45,7 +45,8 @@ class Amounts:
         operations: By channel, class of sizes, operation, nested (``size_kernel``).
         aggregates: Likewise, those of mode ``aggregate``.
         shift: log2 of the width in ns of a time bin.
-        first_bin: ``t_ns >> shift`` of the earliest event, or None without events.
+        first_bin: ``t_ns >> shift`` of the earliest operation, or None without any.
+        last_bin: Likewise of the latest one, which may be nested and so in no bin.
         bins: By bin from ``first_bin``, process, layer, operation (``bin_kernel``).
     """
 
@@ -53,6 +54,7 @@ class Amounts:
     aggregates: Sums
     shift: int
     first_bin: int | None
+    last_bin: int
     bins: Sums
 
 
@@ -102,7 +104,7 @@ class Traffic(Stage):
         """Sum the partition's operations by channel and by time bin."""
         aggregates = _aggregates(part)
         if part.tables["ops"].num_rows == 0:
-            return Amounts(_nothing(), aggregates, BIN_SHIFT_MIN, None, _nothing())
+            return Amounts(_nothing(), aggregates, BIN_SHIFT_MIN, None, 0, _nothing())
         from sigmatrace.stages.kernels.traffic import bin_kernel, size_kernel
 
         channel, layer, op, depth, flags, size_bytes, t_ns, proc = (
@@ -114,7 +116,7 @@ class Traffic(Stage):
         shift = bin_shift(first, last)
         head = (t_ns, first >> shift, shift, proc, layer, op, flags, size_bytes)
         bins = accumulate(bin_kernel, head)
-        return Amounts(operations, aggregates, shift, first >> shift, bins)
+        return Amounts(operations, aggregates, shift, first >> shift, last >> shift, bins)
 
     def combine(self, left: Amounts, right: Amounts) -> Amounts:
         """Add both; their time bins are made as wide as all of the time needs."""
@@ -122,13 +124,13 @@ class Traffic(Stage):
         aggregates = add_sums(left.aggregates, right.aggregates)
         if left.first_bin is None or right.first_bin is None:
             timed = right if left.first_bin is None else left
-            return Amounts(operations, aggregates, timed.shift, timed.first_bin, timed.bins)
+            return replace(timed, operations=operations, aggregates=aggregates)
         begin = min(left.first_bin << left.shift, right.first_bin << right.shift)
-        last = max(_last_bin(left) << left.shift, _last_bin(right) << right.shift)
+        last = max(left.last_bin << left.shift, right.last_bin << right.shift)
         shift = max(left.shift, right.shift, bin_shift(begin, last))
         first_bin = begin >> shift
         bins = add_sums(_rebin(left, shift, first_bin), _rebin(right, shift, first_bin))
-        return Amounts(operations, aggregates, shift, first_bin, bins)
+        return Amounts(operations, aggregates, shift, first_bin, last >> shift, bins)
 
     def resolve(self, summary: Amounts, run: Run) -> Totals:
         """Turn sums into tables."""
@@ -236,11 +238,6 @@ def _balance(ledger: Mapping[str, Any], sizes: pa.Table) -> list[dict[str, Any]]
         sides = {"left": size_bytes, "right": ledger["size_bytes"]}
         equations.append({"name": "bytes by size = bytes", **sides})
     return equations
-
-
-def _last_bin(amounts: Amounts) -> int:
-    highest = int(amounts.bins.key[-1] >> np.uint64(37)) if amounts.bins.key.size else 0
-    return (amounts.first_bin or 0) + highest
 
 
 def _rebin(amounts: Amounts, shift: int, first_bin: int) -> Sums:

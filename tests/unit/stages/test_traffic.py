@@ -246,6 +246,17 @@ def test_tables_equal_python_in_whatever_order_partitions_are_merged(pieces, ran
         assert facts == {"bin_ns": 1 << shift, "timeline_ns": first >> shift << shift}
 
 
+def test_bins_are_as_wide_as_all_operations_need_however_they_are_split():
+    early = (START_NS, 0, 0, 0, 0, Op.SEND, 0, 0, 0)
+    late = [(START_NS + t, *early[1:8], OpFlag.NESTED) for t in (1024, 2097152)]
+    facts = [
+        traffic(*pieces)[2]
+        for pieces in ([part(0, [early, *late])], [part(0, [early]), part(1, late)])
+    ]
+    assert facts[0] == facts[1]
+    assert facts[0]["bin_ns"] == 2048
+
+
 def as_aggregates(rows):
     """The rows that mode ``aggregate`` records of these, a thread for three (no sum overflows)."""
     count, size_bytes = Counter(), Counter()
