@@ -99,6 +99,19 @@ static void aggregate(int depth_max, long n)
     }
 }
 
+/* One operation of each size that a class of sizes begins or ends with, and n of unknown size. */
+static void sizes(long n)
+{
+    uint32_t id = channel_of(1, 0, false)->id;
+    for (int k = 0; k < 64; k++) {
+        st_op(0, (1ull << k) - 1, id, 0, ST_OP_SEND, call, 0, 0, 0);
+        st_op(0, 1ull << k, id, 0, ST_OP_PUT, call, 0, ST_INLINE, 0);
+    }
+    st_op(0, UINT64_MAX, id, 0, ST_OP_GET, call, 0, 0, 0);
+    for (long i = 0; i < n; i++)
+        st_op(0, 0, id, 0, ST_OP_SEND, call, 0, ST_SIZE_UNKNOWN | ST_NESTED, 0);
+}
+
 static void all_schemas(void)
 {
     struct st_channel *channel = channel_of(1, 2, false);
@@ -176,6 +189,8 @@ static bool run(const char *command, char **argv, long a, long b)
         pending(a);
     else if (!strcmp(command, "aggregate"))
         aggregate((int)a, b);
+    else if (!strcmp(command, "sizes"))
+        sizes(a);
     else if (!strcmp(command, "tags"))
         for (long i = 0; i < a; i++)
             record(channel_of(1, (uint64_t)i, false), 1, false);
