@@ -2,13 +2,17 @@
 
 enum { BATCH = 7, ARRIVALS = 5, MARK = 60 * SLOT };
 
-/* So many completions, which are known to have come. `last`: there are no more, and will be
- * none: what the driver's ibv_next_poll() skips then is nothing. */
+/* So many completions, which come together. `last`: there are no more, and will be none: what the
+ * driver's ibv_next_poll() skips then is nothing. */
 static void poll_batch(struct ibv_cq *queue, int count, bool last)
 {
     struct ibv_cq_ex *cq = (struct ibv_cq_ex *)queue;
     struct ibv_poll_cq_attr attr = {0};
-    check(!counted(ibv_start_poll(cq, &attr)), "ibv_start_poll");
+    time_t end = time(NULL) + DEADLINE_S;
+    while (counted(ibv_start_poll(cq, &attr)) == ENOENT) {
+        check(time(NULL) < end, "completions");
+        sched_yield();
+    }
     for (int i = 1;; i++) {
         struct ibv_wc wc = read_wc(cq);
         print_wc(&wc);
@@ -45,8 +49,7 @@ static void batch(struct link *l, bool last)
         check(post(l) == BATCH, "batch");
         await_mark();
         poll_batch(cqs[0], BATCH - 1, false);
-        if (!last)
-            collect(1);
+        poll_batch(cqs[0], 1, last);
     }
     meet(); /* the client's requests are acknowledged: the server's completions have come */
     if (!client)

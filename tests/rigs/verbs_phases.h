@@ -249,6 +249,7 @@ static bool run_group(const char *group)
         recovered();
         destroyed();
         invalidated();
+        not_offered();
     } else if (!strcmp(group, "killed")) {
         killed();
     } else {
