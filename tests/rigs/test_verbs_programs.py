@@ -179,7 +179,8 @@ def check_completion(traced: Traced, printed: Said) -> None:
 
 def run_group(rig: Rig, folder: Path, mode: str, group: str) -> tuple[Traced, Said]:
     wire = group != "errors"  # of those, not all requests leave their node
-    traced = run_traced(rig, folder, mode, [*compiled(rig), group], wire=wire)
+    argv = [*compiled(rig), group]
+    traced = run_traced(rig, folder, mode, argv, wire=wire, threads=group == "threads")
     return traced, said(traced.ran)
 
 
