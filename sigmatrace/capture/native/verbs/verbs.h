@@ -245,12 +245,15 @@ static inline void st_verbs_outstanding(struct st_verbs_queue *queue, uint32_t p
                                         bool signaled)
 {
     struct st_verbs_request *r = &queue->requests[position & queue->mask];
+    /* Others may look for theirs here: until its position is there, it is not written down. */
+    __atomic_store_n(&r->position, ST_NO_POSITION, __ATOMIC_RELAXED);
+    __atomic_thread_fence(__ATOMIC_RELEASE);
     r->wr_id = wr_id;
     r->t_tsc = t_tsc;
-    r->position = position;
     r->opcode = opcode;
     r->signaled = signaled;
-    __atomic_store_n(&r->done, false, __ATOMIC_RELEASE); /* others may look for theirs here */
+    r->done = false;
+    __atomic_store_n(&r->position, position, __ATOMIC_RELEASE);
 }
 
 /* The provider took only `accepted` of `count` requests from `position` on. */
