@@ -1,6 +1,6 @@
 /* Queue pairs: created, connected, connected anew, destroyed. One object for each connection. */
-#include <errno.h>
 #include <pthread.h>
+#include <string.h>
 
 #include "verbs.h"
 
@@ -14,6 +14,8 @@ struct creation {
     enum ibv_qp_type type;
     struct ibv_cq *send_cq, *receive_cq;
     struct ibv_srq *srq;
+    struct ibv_pd *pd;
+    struct ibv_xrcd *xrcd;
     uint32_t max_send, max_receive;
     bool signal_all;
     uint64_t send_ops;
@@ -52,6 +54,7 @@ static void begin_connection(struct st_verbs_qp *state, enum ibv_qp_state now)
     state->message = state->one_sided = state->in = NULL;
     state->received = 0;
     state->ended = false;
+    state->now = now;
     st_verbs_queue_begin(&state->send, state->max_send);
     st_verbs_queue_begin(&state->receive, state->max_receive);
     st_object_begin(&o, "ib_qp", state->id);
@@ -59,6 +62,10 @@ static void begin_connection(struct st_verbs_qp *state, enum ibv_qp_state now)
     st_object_u64(&o, "qpn", state->qpn);
     st_object_str(&o, "qp_type", type_name(state->type));
     st_object_u64(&o, "sq_sig_all", state->signal_all);
+    if (state->pd)
+        st_object_u64(&o, "pd", state->pd);
+    if (state->xrcd)
+        st_object_u64(&o, "xrcd", state->xrcd);
     if (state->send_cq)
         st_object_u64(&o, "send_cq", state->send_cq->id);
     if (state->receive_cq)
@@ -99,6 +106,9 @@ static struct st_verbs_qp *created(struct ibv_qp *qp, struct st_verbs_context *c
         .post_recv = context->ops.post_recv,
         .qpn = qp->qp_num,
         .type = how->type,
+        .pd = st_verbs_pd(how->pd, context),
+        .xrcd = st_verbs_xrcd(how->xrcd, context),
+        .addressed = how->type == IBV_QPT_UD || how->type == IBV_QPT_XRC_SEND,
         .datagram = how->type == IBV_QPT_UD,
         .signal_all = how->signal_all,
         .send_ops = how->send_ops,
@@ -131,7 +141,8 @@ struct st_verbs_qp *st_verbs_qp_adopt(struct ibv_qp *qp)
     struct creation how = {.type = qp->qp_type,
                            .send_cq = qp->send_cq,
                            .receive_cq = qp->recv_cq,
-                           .srq = qp->srq};
+                           .srq = qp->srq,
+                           .pd = qp->pd};
     if (!context->library->ibv_query_qp(qp, &attr, IBV_QP_CAP, &init)) {
         how.max_send = init.cap.max_send_wr;
         how.max_receive = init.cap.max_recv_wr;
@@ -143,55 +154,52 @@ struct st_verbs_qp *st_verbs_qp_adopt(struct ibv_qp *qp)
 
 ST_API struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 {
-    struct st_verbs_context *context = st_verbs_context_of(pd->context, ST_CALLER);
-    struct st_verbs_library *library = context ? context->library : st_verbs_library(ST_CALLER);
-    if (!library) {
-        errno = ENOSYS;
-        return NULL;
-    }
-    st_verbs_inside++;
-    struct ibv_qp *qp = library->ibv_create_qp(pd, attr);
-    st_verbs_inside--;
-    if (qp && context && !st_verbs_inside)
+    ST_VERBS_ENTER(pd->context, ibv_create_qp, NULL)
+    struct ibv_qp *qp = ST_VERBS_INSIDE(library->ibv_create_qp(pd, attr));
+    if (qp && context)
         created(qp, context,
-                &(struct creation){attr->qp_type, attr->send_cq, attr->recv_cq, attr->srq,
-                                   attr->cap.max_send_wr, attr->cap.max_recv_wr,
-                                   attr->sq_sig_all != 0, 0});
+                &(struct creation){.type = attr->qp_type,
+                                   .send_cq = attr->send_cq,
+                                   .receive_cq = attr->recv_cq,
+                                   .srq = attr->srq,
+                                   .pd = pd,
+                                   .max_send = attr->cap.max_send_wr,
+                                   .max_receive = attr->cap.max_recv_wr,
+                                   .signal_all = attr->sq_sig_all != 0});
     return qp;
 }
 
 struct ibv_qp *st_verbs_create_qp_ex(struct ibv_context *handle, struct ibv_qp_init_attr_ex *attr)
 {
-    struct st_verbs_context *context = st_verbs_find(ST_VERBS_HOT, handle);
-    if (!context) {
-        errno = ENOSYS;
-        return NULL;
-    }
-    st_verbs_inside++;
-    struct ibv_qp *qp = context->create_qp_ex(handle, attr);
-    st_verbs_inside--;
-    if (qp && !st_verbs_inside)
+    ST_VERBS_ENTER_TABLE(handle, NULL)
+    struct ibv_qp *qp = ST_VERBS_INSIDE(context->create_qp_ex(handle, attr));
+#define ST_TOLD(bit, member) (attr->comp_mask & IBV_QP_INIT_ATTR_##bit ? attr->member : 0)
+    if (qp)
         created(qp, context,
-                &(struct creation){
-                    attr->qp_type, attr->send_cq, attr->recv_cq, attr->srq, attr->cap.max_send_wr,
-                    attr->cap.max_recv_wr, attr->sq_sig_all != 0,
-                    attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS ? attr->send_ops_flags : 0});
+                &(struct creation){.type = attr->qp_type,
+                                   .send_cq = attr->send_cq,
+                                   .receive_cq = attr->recv_cq,
+                                   .srq = attr->srq,
+                                   .pd = ST_TOLD(PD, pd),
+                                   .xrcd = ST_TOLD(XRCD, xrcd),
+                                   .max_send = attr->cap.max_send_wr,
+                                   .max_receive = attr->cap.max_recv_wr,
+                                   .signal_all = attr->sq_sig_all != 0,
+                                   .send_ops = ST_TOLD(SEND_OPS_FLAGS, send_ops_flags)});
+#undef ST_TOLD
     return qp;
 }
 
 /* An XRC queue pair that another process made. */
 struct ibv_qp *st_verbs_open_qp(struct ibv_context *handle, struct ibv_qp_open_attr *attr)
 {
-    struct st_verbs_context *context = st_verbs_find(ST_VERBS_HOT, handle);
-    if (!context) {
-        errno = ENOSYS;
-        return NULL;
-    }
-    st_verbs_inside++;
-    struct ibv_qp *qp = context->open_qp(handle, attr);
-    st_verbs_inside--;
-    if (qp && !st_verbs_inside)
-        created(qp, context, &(struct creation){.type = attr->qp_type});
+    ST_VERBS_ENTER_TABLE(handle, NULL)
+    struct ibv_qp *qp = ST_VERBS_INSIDE(context->open_qp(handle, attr));
+    if (qp)
+        created(qp, context,
+                &(struct creation){
+                    .type = attr->qp_type,
+                    .xrcd = attr->comp_mask & IBV_QP_OPEN_ATTR_XRCD ? attr->xrcd : NULL});
     return qp;
 }
 
@@ -206,21 +214,49 @@ static void put_gid(struct st_object *o, struct st_verbs_qp *state, const char *
 static void put_path(struct st_object *o, struct st_verbs_qp *state,
                      const struct ibv_ah_attr *attr)
 {
+    st_object_u64(o, "sl", attr->sl);
     if (attr->is_global) {
         put_gid(o, state, "sgid", attr->grh.sgid_index);
         st_object_bin(o, "dgid", attr->grh.dgid.raw, sizeof(attr->grh.dgid.raw));
+        st_object_u64(o, "traffic_class", attr->grh.traffic_class);
+        st_object_u64(o, "hop_limit", attr->grh.hop_limit);
     } else {
         st_object_u64(o, "slid", st_verbs_lid(state->context, state->port));
         st_object_u64(o, "dlid", attr->dlid);
     }
 }
 
+/* Attributes of a transition that are recorded as they are. */
+static const struct {
+    int mask;
+    const char *key;
+    size_t at, size;
+} attributes[] = {
+#define ST_ROW(mask, key, member)                                                                  \
+    {mask, key, offsetof(struct ibv_qp_attr, member), sizeof(((struct ibv_qp_attr *)0)->member)}
+    ST_ROW(IBV_QP_DEST_QPN, "dest_qpn", dest_qp_num),
+    ST_ROW(IBV_QP_SQ_PSN, "sq_psn", sq_psn),
+    ST_ROW(IBV_QP_RQ_PSN, "rq_psn", rq_psn),
+    ST_ROW(IBV_QP_PKEY_INDEX, "pkey_index", pkey_index),
+    ST_ROW(IBV_QP_QKEY, "qkey", qkey),
+    ST_ROW(IBV_QP_ACCESS_FLAGS, "access", qp_access_flags),
+    ST_ROW(IBV_QP_TIMEOUT, "timeout", timeout),
+    ST_ROW(IBV_QP_RETRY_CNT, "retry_cnt", retry_cnt),
+    ST_ROW(IBV_QP_RNR_RETRY, "rnr_retry", rnr_retry),
+    ST_ROW(IBV_QP_MIN_RNR_TIMER, "min_rnr_timer", min_rnr_timer),
+    ST_ROW(IBV_QP_MAX_QP_RD_ATOMIC, "max_rd_atomic", max_rd_atomic),
+    ST_ROW(IBV_QP_MAX_DEST_RD_ATOMIC, "max_dest_rd_atomic", max_dest_rd_atomic),
+#undef ST_ROW
+};
+
 static void modified(struct st_verbs_qp *state, const struct ibv_qp_attr *attr, int mask)
 {
     struct st_object o;
     st_object_begin(&o, "ib_qp", state->id);
-    if (mask & IBV_QP_STATE)
+    if (mask & IBV_QP_STATE) {
+        state->now = attr->qp_state;
         st_object_str(&o, "state", state_name(attr->qp_state));
+    }
     if (mask & IBV_QP_PORT) {
         state->port = attr->port_num;
         st_object_u64(&o, "port", attr->port_num);
@@ -229,31 +265,28 @@ static void modified(struct st_verbs_qp *state, const struct ibv_qp_attr *attr, 
     }
     if (mask & IBV_QP_AV)
         put_path(&o, state, &attr->ah_attr);
-    if (mask & IBV_QP_DEST_QPN)
-        st_object_u64(&o, "dest_qpn", attr->dest_qp_num);
-    if (mask & IBV_QP_SQ_PSN)
-        st_object_u64(&o, "sq_psn", attr->sq_psn);
-    if (mask & IBV_QP_RQ_PSN)
-        st_object_u64(&o, "rq_psn", attr->rq_psn);
+    if (mask & IBV_QP_PATH_MTU)
+        st_object_u64(&o, "path_mtu_bytes", 128u << attr->path_mtu);
+    for (size_t i = 0; i < sizeof(attributes) / sizeof(attributes[0]); i++) {
+        uint64_t value = 0;
+        memcpy(&value, (const uint8_t *)attr + attributes[i].at, attributes[i].size);
+        if (mask & attributes[i].mask)
+            st_object_u64(&o, attributes[i].key, value);
+    }
     st_object_end(&o);
 }
 
 ST_API int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 {
-    struct st_verbs_context *context = st_verbs_context_of(qp->context, ST_CALLER);
-    struct st_verbs_library *library = context ? context->library : st_verbs_library(ST_CALLER);
-    if (!library)
-        return ENOSYS;
-    struct st_verbs_qp *state = context && !st_verbs_inside ? st_verbs_qp_adopt(qp) : NULL;
+    ST_VERBS_ENTER(qp->context, ibv_modify_qp, ENOSYS)
+    struct st_verbs_qp *state = context ? st_verbs_qp_adopt(qp) : NULL;
     int saved = errno;
     /* Before the call: receives may be posted, and may complete, as soon as it returns. */
     if (state && state->ended && mask & IBV_QP_STATE && attr->qp_state == IBV_QPS_INIT)
         begin_connection(state, IBV_QPS_RESET);
     errno = saved;
     uint64_t t_tsc = st_now();
-    st_verbs_inside++;
-    int result = library->ibv_modify_qp(qp, attr, mask);
-    st_verbs_inside--;
+    int result = ST_VERBS_INSIDE(library->ibv_modify_qp(qp, attr, mask));
     saved = errno;
     if (state && !result && mask & IBV_QP_STATE && attr->qp_state == IBV_QPS_RESET) {
         if (state->begun)
@@ -267,17 +300,64 @@ ST_API int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
     return result;
 }
 
+/* A queue pair enters the states of error by itself: here the program learns of it. */
+ST_API int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask,
+                        struct ibv_qp_init_attr *init)
+{
+    ST_VERBS_ENTER(qp->context, ibv_query_qp, ENOSYS)
+    int result = ST_VERBS_INSIDE(library->ibv_query_qp(qp, attr, mask, init));
+    struct st_verbs_qp *state = context && !result ? st_verbs_qp_of(qp) : NULL;
+    int saved = errno;
+    if (state && !state->ended && mask & IBV_QP_STATE && attr->qp_state != state->now)
+        modified(state, attr, IBV_QP_STATE);
+    errno = saved;
+    return result;
+}
+
+static void put_ece(struct st_verbs_qp *state, const struct ibv_ece *ece)
+{
+    int saved = errno;
+    struct st_object o;
+    st_object_begin(&o, "ib_qp", state->id);
+    st_object_u64(&o, "ece_vendor_id", ece->vendor_id);
+    st_object_u64(&o, "ece_options", ece->options);
+    st_object_u64(&o, "ece_comp_mask", ece->comp_mask);
+    st_object_end(&o);
+    errno = saved;
+}
+
+/* What the program asks for, of the connection that it is about to make. */
+ST_API int ibv_set_ece(struct ibv_qp *qp, struct ibv_ece *ece)
+{
+    ST_VERBS_ENTER(qp->context, ibv_set_ece, ENOSYS)
+    int result = ST_VERBS_INSIDE(library->ibv_set_ece(qp, ece));
+    struct st_verbs_qp *state = context && !result ? st_verbs_qp_adopt(qp) : NULL;
+    if (state && state->ended)
+        begin_connection(state, IBV_QPS_RESET);
+    if (state)
+        put_ece(state, ece);
+    return result;
+}
+
+/* What is in force. */
+ST_API int ibv_query_ece(struct ibv_qp *qp, struct ibv_ece *ece)
+{
+    ST_VERBS_ENTER(qp->context, ibv_query_ece, ENOSYS)
+    int result = ST_VERBS_INSIDE(library->ibv_query_ece(qp, ece));
+    struct st_verbs_qp *state = context && !result ? st_verbs_qp_adopt(qp) : NULL;
+    if (state && !state->ended)
+        put_ece(state, ece);
+    return result;
+}
+
 ST_API int ibv_destroy_qp(struct ibv_qp *qp)
 {
-    struct st_verbs_context *context = st_verbs_context_of(qp->context, ST_CALLER);
-    struct st_verbs_library *library = context ? context->library : st_verbs_library(ST_CALLER);
-    if (!library)
-        return ENOSYS;
-    struct st_verbs_qp *state = st_verbs_take(ST_VERBS_HOT, qp);
+    ST_VERBS_ENTER(qp->context, ibv_destroy_qp, ENOSYS)
+    struct st_verbs_qp *state = context ? st_verbs_take(ST_VERBS_HOT, qp) : NULL;
     if (state)
         st_verbs_take(ST_VERBS_HOT, st_verbs_number(context, state->qpn));
     uint64_t t_tsc = st_now();
-    int result = library->ibv_destroy_qp(qp);
+    int result = ST_VERBS_INSIDE(library->ibv_destroy_qp(qp));
     int saved = errno;
     if (state && result) {
         st_verbs_put(ST_VERBS_HOT, qp, state);
@@ -293,10 +373,7 @@ ST_API int ibv_destroy_qp(struct ibv_qp *qp)
 
 ST_API struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp)
 {
-    struct st_verbs_context *context = st_verbs_context_of(qp->context, ST_CALLER);
-    struct st_verbs_library *library = context ? context->library : st_verbs_library(ST_CALLER);
-    if (!library || !library->ibv_qp_to_qp_ex)
-        return NULL;
+    ST_VERBS_ENTER(qp->context, ibv_qp_to_qp_ex, NULL)
     struct ibv_qp_ex *extended = library->ibv_qp_to_qp_ex(qp);
     struct st_verbs_qp *state = extended && context ? st_verbs_qp_adopt(qp) : NULL;
     if (state)
