@@ -25,7 +25,7 @@ static struct span *span_of(uint32_t rkey)
 bool fake_reaches(uint32_t rkey, uint64_t address, uint64_t bytes)
 {
     const struct span *span = span_of(rkey);
-    return span->rkey == rkey && address >= span->start &&
+    return rkey && span->rkey == rkey && address >= span->start &&
            address + bytes <= span->start + span->length;
 }
 
