@@ -75,7 +75,11 @@ def test_binds_and_invalidations_are_operations(run) -> None:
         owner, user = dict.fromkeys(item["id"] for item in rank.objects_of("ib_qp"))
         side = {c["id"]: c["object"] for c in rank.records(2) if c["dir"] == 1}
         found = {
-            qp: [(op["op"], op["size_bytes"]) for op in rank.records(1) if side.get(op["channel"]) == qp]
+            qp: [
+                (op["op"], op["size_bytes"])
+                for op in rank.records(1)
+                if side.get(op["channel"]) == qp
+            ]
             for qp in (owner, user)
         }
         bind, end = (BIND, 0), (INVALIDATE, 0)

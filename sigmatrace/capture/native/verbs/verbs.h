@@ -295,6 +295,12 @@ void st_verbs_qp_extend(struct ibv_qp_ex *qp, struct st_verbs_qp *state);
 /* Gives back what was made for it. */
 void st_verbs_qp_unextend(struct st_verbs_qp *state);
 
+/* --- connection.c ---------------------------------------------------------------------------------- */
+
+void st_verbs_connection_begin(struct st_verbs_qp *state, enum ibv_qp_state now);
+/* `t_tsc`: before the call that ended it, as the number may be given to another at once. */
+void st_verbs_connection_end(struct st_verbs_qp *state, uint64_t t_tsc);
+
 /* --- outstanding.c --------------------------------------------------------------------------------- */
 
 /* Room for what may be outstanding; forgets what was. */
