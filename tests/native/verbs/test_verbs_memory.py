@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from plain_reader import merged
 
 BIND, PUT, SEND, INVALIDATE = 11, 3, 1, 12
@@ -63,7 +65,7 @@ def test_each_bind_of_a_window_is_a_life(run) -> None:
         assert start <= write["raddr"] < start + window["length_bytes"]
     lives = [(born[w["id"]], w["closed_tsc"]) for w in windows]
     assert sorted(lives) == lives
-    assert all(end <= begin for (_, end), (begin, _) in zip(lives, lives[1:], strict=False))
+    assert all(end <= begin for (_, end), (begin, _) in pairwise(lives))
     # Each has ended once, by what ends it: the next bind, an invalidation, its being freed.
     assert len([w for w in rank.objects_of("memory") if "closed_tsc" in w]) == 7
     assert rank.end["lost"] == {}
