@@ -45,18 +45,18 @@ static __attribute__((noinline)) struct st_channel *make_channel(struct st_verbs
 
 /* Each destination is a channel of its own: a queue pair behind an address handle, or one of the
  * shared receive queues at the other end of an XRC connection. */
-static __attribute__((noinline)) struct st_channel *addressed_channel(struct st_verbs_qp *qp,
-                                                                      const struct st_verbs_wr *wr)
+static __attribute__((noinline)) struct st_channel *
+addressed_channel(struct st_verbs_qp *qp, const struct ibv_ah *to, uint32_t number)
 {
-    uint64_t ah = qp->datagram ? (uintptr_t)st_verbs_find(ST_VERBS_COLD, wr->ah) : 0;
+    uint64_t ah = qp->datagram ? (uintptr_t)st_verbs_find(ST_VERBS_COLD, to) : 0;
     struct st_channel_key key = {.object = qp->id,
                                  .kind = ST_KIND_MSG,
                                  .dir = ST_OUT,
                                  .layer = ST_LAYER_VERBS,
                                  .flags = ST_HAS_TAG,
-                                 .peer = qp->datagram ? (uint32_t)ah | (uint64_t)wr->number << 32
+                                 .peer = qp->datagram ? (uint32_t)ah | (uint64_t)number << 32
                                                       : qp->id,
-                                 .tag = qp->datagram ? qp->qpn : wr->number,
+                                 .tag = qp->datagram ? qp->qpn : number,
                                  .shared = true};
     return st_channel_get(&key);
 }
@@ -65,11 +65,12 @@ static inline struct st_channel *channel_of(struct st_verbs_qp *qp, const struct
                                             bool message)
 {
     if (ST_UNLIKELY(qp->addressed && message))
-        return addressed_channel(qp, wr);
+        return addressed_channel(qp, wr->ah, wr->number);
     struct st_channel *known = message ? qp->message : qp->one_sided;
     return ST_LIKELY(known != NULL) ? known : make_channel(qp, message);
 }
 
+/* Gives away no address of `wr`, which would put all of it into memory. */
 static inline __attribute__((always_inline)) void record(const struct st_verbs_post *post,
                                                          const struct st_verbs_wr *wr,
                                                          uint32_t position)
@@ -83,8 +84,10 @@ static inline __attribute__((always_inline)) void record(const struct st_verbs_p
             st_op(post->t_tsc, wr->size, channel->id,
                   st_ordinal_next(channel, true), op,
                   st_verbs_calls[post->call], post->depth, flags, position);
-        if (ST_UNLIKELY(op >= ST_OP_BIND)) /* or ST_OP_INVALIDATE */
-            st_verbs_window_request(qp->context, wr);
+        if (ST_UNLIKELY(op == ST_OP_BIND))
+            st_verbs_window_bound(qp->context, wr->mw, wr->rkey, wr->raddr, wr->length, wr->access);
+        else if (ST_UNLIKELY(op == ST_OP_INVALIDATE))
+            st_verbs_window_invalidated(qp->context, wr->imm);
     } else {
         st_lost("verbs: request of a kind that is not known", 1);
     }

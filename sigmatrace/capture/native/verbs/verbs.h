@@ -373,9 +373,9 @@ uint8_t st_verbs_wc_opcode(uint8_t wr_opcode);
 
 /* --- window.c ---------------------------------------------------------------------------------------- */
 
-/* A request to bind or to invalidate a window was accepted. */
-void st_verbs_window_request(struct st_verbs_context *context, const struct st_verbs_wr *wr);
-/* A message that invalidates a window has come. */
+/* A window is bound; to nothing where `length` is 0. */
+void st_verbs_window_bound(struct st_verbs_context *context, struct ibv_mw *mw, uint32_t rkey,
+                           uint64_t address, uint64_t length, uint32_t access);
 void st_verbs_window_invalidated(struct st_verbs_context *context, uint32_t rkey);
 
 #endif
