@@ -67,6 +67,11 @@ def test_each_bind_of_a_window_is_a_life(run) -> None:
     assert sorted(lives) == lives
     assert all(end <= begin for (_, end), (begin, _) in pairwise(lives))
     # Each has ended once, by what ends it: the next bind, an invalidation, its being freed.
+    binds = [r["t_tsc"] for r in rank.records(7) if r["opcode"] == 8]
+    (first, second, none, third, fourth, fifth, sixth) = binds
+    ends = [w["closed_tsc"] for w in windows]
+    assert first < second <= ends[0] and none <= ends[1] < third
+    assert third < ends[2] < fourth < ends[3] < fifth < ends[4] < sixth < ends[5]
     assert len([w for w in rank.objects_of("memory") if "closed_tsc" in w]) == 7
     assert rank.end["lost"] == {}
 
