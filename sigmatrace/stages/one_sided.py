@@ -19,8 +19,9 @@ from sigmatrace.schema import INDEX_TABLES, NO_REGION, Columns, Owner
 from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.trace_format import Dir, Layer
 
-ONE_SIDED_OPCODES = (0, 1, 4, 5, 6)
-"""``enum ibv_wr_opcode``: write, write with immediate, read, compare-and-swap, fetch-and-add."""
+ONE_SIDED_OPCODES = (0, 1, 4, 5, 6, 15)
+"""``enum ibv_wr_opcode``: write, write with immediate, read, compare-and-swap, fetch-and-add,
+atomic write."""
 _IS_ONE_SIDED = np.isin(np.arange(256), ONE_SIDED_OPCODES)
 
 Ints = NDArray[np.int64]

@@ -179,3 +179,11 @@ def read_all(folder: Path) -> list[Rank]:
     """All rank files of a folder, by start time."""
     ranks = [read(path) for path in folder.glob("*.msgpack")]
     return sorted(ranks, key=lambda rank: rank.header["start_ns"])
+
+
+def merged(rank: Rank, kind: str) -> list[dict]:
+    """The last state of each object of a type."""
+    found: dict[int, dict] = {}
+    for item in rank.objects_of(kind):
+        found.setdefault(item["id"], {}).update({k: v for k, v in item.items() if k != "t_tsc"})
+    return list(found.values())

@@ -23,7 +23,7 @@ REQUEST = st.fixed_dictionaries(
     {
         "proc": st.integers(0, 2),
         "object": st.integers(8, 11),
-        "opcode": st.integers(0, 12),
+        "opcode": st.integers(0, 16),
         "rkey": st.sampled_from([5, 6, 7, 2**32 - 1]),
         "raddr": st.sampled_from([0, 32, 4096, 4100, 2**63]),
         "size_bytes": st.sampled_from([0, 8, 64, 4096]),

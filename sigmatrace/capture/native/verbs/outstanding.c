@@ -9,7 +9,6 @@
 #define _GNU_SOURCE
 #include "verbs.h"
 
-#include <errno.h>
 #include <sys/mman.h>
 
 #define LEAST 64u
