@@ -80,6 +80,11 @@ def _destinations(told: Told, channels: np.ndarray) -> list[Address]:
 
 VERBS = Naming(
     {"ib_qp": Endpoint(Layer.VERBS, _ib_qp)},
-    frozenset(("ib_device", "ib_port", "ib_gid", "ib_cq", "ib_srq", "ib_ah", "ib_cm")),
+    frozenset(
+        (
+            *("ib_device", "ib_port", "ib_gid", "ib_pd", "ib_xrcd", "ib_comp_channel"),
+            *("ib_cq", "ib_srq", "ib_ah", "ib_cm"),
+        )
+    ),
     _destinations,
 )
