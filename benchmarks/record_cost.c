@@ -1,21 +1,17 @@
-/* What one event costs, in ns: batches of every way are timed in turn, so that a disturbance
- * of the machine meets all of them. Prints "NAME CLOCK NS NS ..." for each way and clock.
- * usage: record_cost ROUNDS EVENTS NAME... */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
+/* What one event costs, in ns. usage: record_cost ROUNDS EVENTS NAME... */
+#include "batches.h"
 #include "sigmatrace.h"
 
-#ifdef WITH_LTTNG
-#define LTTNG_UST_TRACEPOINT_CREATE_PROBES
-#define LTTNG_UST_TRACEPOINT_DEFINE
-#include "record_cost.h"
-#endif
-
 static uint32_t object;
-static volatile uint64_t sink;
+
+static void begin(void)
+{
+    st_library_seen(ST_LAYER_OFI, "bench", "1", "", "symbol");
+    object = st_object_id();
+    struct st_object endpoint; /* as a layer does it */
+    st_object_begin(&endpoint, "ofi_endpoint", object);
+    st_object_end(&endpoint);
+}
 
 static struct st_channel *channel_of(uint64_t i, bool shared)
 {
@@ -118,73 +114,23 @@ static void lttng_bare(uint64_t n)
 }
 #endif
 
-static const struct {
-    const char *name;
-    void (*run)(uint64_t n);
-} ways[] = {{"tsc", tsc},         {"op", op},
-            {"op_channel", op_channel}, {"op_shared", op_shared},
-            {"op_full", op_full}, {"add", add},
-            {"add_channel", add_channel}, {"pending", pending},
+static const struct way ways[] = {
+    {"tsc", tsc},
+    {"op", op},
+    {"op_channel", op_channel},
+    {"op_shared", op_shared},
+    {"op_full", op_full},
+    {"add", add},
+    {"add_channel", add_channel},
+    {"pending", pending},
 #ifdef WITH_LTTNG
-            {"lttng", lttng},     {"lttng_bare", lttng_bare},
+    {"lttng", lttng},
+    {"lttng_bare", lttng_bare},
 #endif
-};
-
-static int find(const char *name)
-{
-    for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++)
-        if (!strcmp(ways[i].name, name))
-            return (int)i;
-    fprintf(stderr, "record_cost: no way is called %s\n", name);
-    exit(2);
-}
-
-enum { WALL, THREAD, PROCESS, CLOCKS }; /* PROCESS: with the writer, until all is in the file */
-
-static const char *const clock_names[CLOCKS] = {"wall", "thread", "process"};
-
-static double clock_ns(clockid_t id)
-{
-    struct timespec t;
-    clock_gettime(id, &t);
-    return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
-}
-
-/* `times`: one number for each clock. */
-static void batch(int way, uint64_t events, double times[CLOCKS])
-{
-    double process = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
-    double thread = clock_ns(CLOCK_THREAD_CPUTIME_ID);
-    double wall = clock_ns(CLOCK_MONOTONIC);
-    ways[way].run(events);
-    times[WALL] = (clock_ns(CLOCK_MONOTONIC) - wall) / (double)events;
-    times[THREAD] = (clock_ns(CLOCK_THREAD_CPUTIME_ID) - thread) / (double)events;
-    st_flush();
-    times[PROCESS] = (clock_ns(CLOCK_PROCESS_CPUTIME_ID) - process) / (double)events;
-}
+    {NULL, NULL}};
 
 int main(int argc, char **argv)
 {
-    int rounds = argc > 3 ? atoi(argv[1]) : 0, names = argc - 3;
-    uint64_t events = argc > 3 ? strtoull(argv[2], NULL, 10) : 0;
-    if (rounds < 1 || !events)
-        return 2;
-    st_library_seen(ST_LAYER_OFI, "bench", "1", "", "symbol");
-    object = st_object_id();
-    struct st_object endpoint; /* as a layer does it */
-    st_object_begin(&endpoint, "ofi_endpoint", object);
-    st_object_end(&endpoint);
-    double(*times)[CLOCKS] = calloc((size_t)(rounds * names), sizeof(*times)), warm[CLOCKS];
-    for (int round = -1; round < rounds; round++) /* round -1 warms up */
-        for (int i = 0; i < names; i++)
-            batch(find(argv[3 + i]), events, round < 0 ? warm : times[i * rounds + round]);
-    for (int i = 0; i < names; i++)
-        for (int clock = 0; clock < CLOCKS; clock++) {
-            printf("%s %s", argv[3 + i], clock_names[clock]);
-            for (int round = 0; round < rounds; round++)
-                printf(" %.3f", times[i * rounds + round][clock]);
-            printf("\n");
-        }
-    free(times);
-    return 0;
+    const struct bench bench = {begin, st_flush, ways};
+    return run_bench(&bench, argc, argv);
 }

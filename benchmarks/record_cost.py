@@ -11,17 +11,15 @@ the goals are judged by the lower quartile of "wall", the median stands beside i
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
 import statistics
 import subprocess
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
+import batches
 import machine
+from batches import AVERAGES, quartile
 
 from sigmatrace.capture.libs import library_dir
 
@@ -78,56 +76,6 @@ def compile_bench(target: Path, *options: str) -> Path:
     return target
 
 
-def measure(
-    bench: Path, mode: str, ways: list[str], rounds: int, events: int, out: Path
-) -> dict[tuple[str, str], list[float]]:
-    """Runs one process; ns per event of every batch, by way and clock."""
-    env = {key: value for key, value in os.environ.items() if not key.startswith("SIGMATRACE_")}
-    if MODES[mode]:
-        env |= MODES[mode] | {"SIGMATRACE_OUT": str(out / "run")}
-    done = subprocess.run(
-        [bench, str(rounds), str(events), *ways],
-        env=env,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    shutil.rmtree(out / "run", ignore_errors=True)
-    lines = [line.split() for line in done.stdout.splitlines()]
-    return {(name, clock): [float(v) for v in values] for name, clock, *values in lines}
-
-
-@contextmanager
-def lttng_session(out: Path) -> Iterator[None]:
-    """A session daemon of our own, with one session that writes to `out`; ended by its id."""
-    env = os.environ | {"LTTNG_HOME": str(out)}
-    pid_file = out / "sessiond.pid"
-
-    def lttng(*arguments: str) -> None:
-        subprocess.run(
-            ["lttng", "--no-sessiond", *arguments],
-            env=env,
-            check=True,
-            capture_output=True,
-            timeout=60,
-        )
-
-    arguments = ["--background", "--no-kernel", f"--pidfile={pid_file}"]
-    quiet = subprocess.DEVNULL  # a pipe would stay open in the daemon
-    subprocess.run(
-        ["lttng-sessiond", *arguments], env=env, check=True, stdout=quiet, stderr=quiet, timeout=60
-    )
-    try:
-        lttng("create", "bench", f"--output={out / 'lttng'}")
-        lttng("enable-channel", "--userspace", "--subbuf-size=1M", "--num-subbuf=8", "c")
-        lttng("enable-event", "--userspace", "--channel=c", "sigmatrace_bench:op")
-        lttng("start")
-        yield
-        lttng("destroy", "bench")
-    finally:
-        os.kill(int(pid_file.read_text()), 15)
-
-
 def collect(rows: list, benches: dict[str, Path], options: argparse.Namespace, out: Path) -> Times:
     """All batches of all rows, processes taking turns."""
     found: Times = defaultdict(lambda: defaultdict(list))
@@ -136,16 +84,13 @@ def collect(rows: list, benches: dict[str, Path], options: argparse.Namespace, o
             mine = [(row, way) for row, m, way, e in rows if (m, e) == (mode, events)]
             bench = benches["lttng" if mode in ("lttng", "inactive") else "core"]
             rounds = options.rounds if events == SHORT else max(2, options.rounds // 8)
-            times = measure(bench, mode, [way for _row, way in mine], rounds, events, out)
+            ways = [way for _row, way in mine]
+            env = MODES[mode] | ({"SIGMATRACE_OUT": str(out / "run")} if MODES[mode] else {})
+            times = batches.timed(bench, rounds, events, ways, env, out)
             for row, way in mine:
                 for clock in CLOCKS:
                     found[row][clock] += times[way, clock]
     return found
-
-
-def quartile(times: list[float]) -> float:
-    """The lower quartile."""
-    return statistics.quantiles(times, n=4)[0]
 
 
 def print_table(found: Times) -> None:
@@ -175,24 +120,20 @@ def print_goals(found: Times) -> None:
             print(f"not measured  {text}")
             continue
         values = []
-        for middle in (quartile, statistics.median):
+        for middle in AVERAGES:
             value = middle(found[row]["wall"])
             if kind == "above":
                 value -= middle(found[RDTSC]["wall"])
             elif kind == "ratio":
                 value /= middle(found[LTTNG]["wall"])
             values.append(value)
-        verdict = ["PASS" if value <= limit else "FAIL" for value in values]
-        print(f"{verdict[0]}  {text}: {values[0]:.2f} (median {values[1]:.2f} {verdict[1]})")
+        verdict, numbers = batches.judged(limit, values)
+        print(f"{verdict}  {text}: {numbers}")
 
 
 def main() -> None:
     """Measures and prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=40, help="batches per process")
-    parser.add_argument("--repeats", type=int, default=5, help="processes per mode")
-    parser.add_argument("--out", type=Path, help="folder to trace into; default: a temporary one")
-    options = parser.parse_args()
+    options = batches.options(__doc__.splitlines()[0])
     with tempfile.TemporaryDirectory(dir=options.out, prefix="record-cost-") as name:
         out = Path(name)
         benches = {"core": compile_bench(out / "core")}
@@ -202,7 +143,7 @@ def main() -> None:
                 out / "with_lttng", "-DWITH_LTTNG", "-llttng-ust", "-ldl"
             )
             inactive = collect(INACTIVE_ROWS, benches, options, out)
-            with lttng_session(out):
+            with batches.lttng_session(out):
                 found = collect(ROWS + LTTNG_ROWS, benches, options, out) | inactive
         except (OSError, subprocess.SubprocessError) as error:
             note = f"LTTng-UST could not run here: {error}"

@@ -1,35 +1,14 @@
-/* What the verbs shim adds to a call, in ns: batches of every way in turn over a library that
- * does nothing. Prints "NAME CLOCK NS NS ..." for each way and clock: wall, and the processor time
- * of the thread.
+/* What the verbs shim adds to a call, in ns, over a library that does nothing.
  * usage: verbs_cost ROUNDS EVENTS NAME... */
 #include <infiniband/verbs.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 #include <x86intrin.h>
 
-#ifdef WITH_LTTNG
-#define LTTNG_UST_TRACEPOINT_CREATE_PROBES
-#define LTTNG_UST_TRACEPOINT_DEFINE
-#include "record_cost.h"
-#endif
+#include "batches.h"
 
 #define LIST 16u
 
 static struct ibv_qp *qp;
 static struct ibv_cq *cq, *idle;
-static volatile uint64_t sink;
-
-enum { WALL, THREAD, CLOCKS };
-static const char *const clock_names[CLOCKS] = {"wall", "thread"};
-
-static double clock_ns(clockid_t id)
-{
-    struct timespec t;
-    clock_gettime(id, &t);
-    return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
-}
 
 static void begin(void)
 {
@@ -116,54 +95,19 @@ static void lttng(uint64_t n)
 }
 #endif
 
-static const struct {
-    const char *name;
-    void (*run)(uint64_t n);
-} ways[] = {{"tsc", tsc},
-            {"post", post},
-            {"post_list", post_list},
-            {"post_and_poll", post_and_poll},
-            {"poll_empty", poll_empty},
+static const struct way ways[] = {
+    {"tsc", tsc},
+    {"post", post},
+    {"post_list", post_list},
+    {"post_and_poll", post_and_poll},
+    {"poll_empty", poll_empty},
 #ifdef WITH_LTTNG
-            {"lttng", lttng},
+    {"lttng", lttng},
 #endif
-};
-
-static int find(const char *name)
-{
-    for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++)
-        if (!strcmp(ways[i].name, name))
-            return (int)i;
-    fprintf(stderr, "verbs_cost: no way is called %s\n", name);
-    exit(2);
-}
-
-static void batch(int way, uint64_t events, double times[CLOCKS])
-{
-    double thread = clock_ns(CLOCK_THREAD_CPUTIME_ID), wall = clock_ns(CLOCK_MONOTONIC);
-    ways[way].run(events);
-    times[WALL] = (clock_ns(CLOCK_MONOTONIC) - wall) / (double)events;
-    times[THREAD] = (clock_ns(CLOCK_THREAD_CPUTIME_ID) - thread) / (double)events;
-}
+    {NULL, NULL}};
 
 int main(int argc, char **argv)
 {
-    int rounds = argc > 3 ? atoi(argv[1]) : 0, names = argc - 3;
-    uint64_t events = argc > 3 ? strtoull(argv[2], NULL, 10) : 0;
-    if (rounds < 1 || !events)
-        return 2;
-    begin();
-    double(*times)[CLOCKS] = calloc((size_t)(rounds * names), sizeof(*times)), warm[CLOCKS];
-    for (int round = -1; round < rounds; round++) /* round -1 warms up */
-        for (int i = 0; i < names; i++)
-            batch(find(argv[3 + i]), events, round < 0 ? warm : times[i * rounds + round]);
-    for (int i = 0; i < names; i++)
-        for (int clock = 0; clock < CLOCKS; clock++) {
-            printf("%s %s", argv[3 + i], clock_names[clock]);
-            for (int round = 0; round < rounds; round++)
-                printf(" %.3f", times[i * rounds + round][clock]);
-            printf("\n");
-        }
-    free(times);
-    return 0;
+    const struct bench bench = {begin, NULL, ways};
+    return run_bench(&bench, argc, argv);
 }

@@ -10,17 +10,15 @@ quartile of "wall", the median stands beside it.
 
 from __future__ import annotations
 
-import argparse
-import os
-import shutil
 import statistics
 import subprocess
 import tempfile
 from collections import defaultdict
 from pathlib import Path
 
+import batches
 import machine
-from record_cost import lttng_session, quartile
+from batches import AVERAGES, quartile
 
 from sigmatrace.capture.libs import library_dir
 
@@ -69,21 +67,13 @@ def build(folder: Path) -> list[Path]:
 
 def measure(program: Path, mode: str, ways: list[str], rounds: int, out: Path) -> Times:
     """Runs one process; ns per event of every batch."""
-    env = {key: value for key, value in os.environ.items() if not key.startswith("SIGMATRACE_")}
+    env: dict[str, str] = {}
     if mode in MODES[1:]:
         shim = library_dir().resolve() / "libsigmatrace_verbs.so"
         env |= {"SIGMATRACE_OUT": str(out / "run"), "SIGMATRACE_MODE": mode}
         env |= {"SIGMATRACE_LAYERS": "verbs", "LD_PRELOAD": str(shim)}
-    done = subprocess.run(
-        [program, str(rounds), str(EVENTS), *ways],
-        env=env,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    shutil.rmtree(out / "run", ignore_errors=True)
-    lines = [line.split() for line in done.stdout.splitlines()]
-    return {(mode, way, clock): [float(v) for v in values] for way, clock, *values in lines}
+    times = batches.timed(program, rounds, EVENTS, ways, env, out)
+    return {(mode, *key): values for key, values in times.items()}
 
 
 def print_table(found: Times) -> None:
@@ -104,9 +94,7 @@ def print_table(found: Times) -> None:
             print(f"{mode + ': ' + text:56} {values[0]:14.2f} {values[1]:8.2f} {values[2]:8.2f}")
     if ("lttng", "lttng", "wall") in found:
         traced, plain = found["lttng", "lttng", "wall"], found["without", "post", "wall"]
-        low, middle = (
-            average(traced) - average(plain) for average in (quartile, statistics.median)
-        )
+        low, middle = (average(traced) - average(plain) for average in AVERAGES)
         text = "LTTng-UST: tracepoint before each request, with TSC"
         print(f"{text:56} {low:14.2f} {middle:8.2f}")
 
@@ -115,26 +103,19 @@ def print_goals(found: Times) -> None:
     """Print PASS or FAIL for each goal, by quartile and, in brackets, by median."""
     for mode, way, limit in GOALS:
         values = []
-        for average in (quartile, statistics.median):
+        for average in AVERAGES:
             value = average(found[mode, way, "wall"]) - average(found["without", way, "wall"])
             if way != "poll_empty":
                 value -= average(found["without", "tsc", "wall"])
             values.append(value)
-        verdict = ["PASS" if value <= limit else "FAIL" for value in values]
+        verdict, numbers = batches.judged(limit, values)
         above = "" if way == "poll_empty" else " above the TSC"
-        print(
-            f"{verdict[0]}  {mode}, {WAYS[way]}: at most {limit:.0f} ns{above}: {values[0]:.2f}"
-            f" (median {values[1]:.2f} {verdict[1]})"
-        )
+        print(f"{verdict}  {mode}, {WAYS[way]}: at most {limit:.0f} ns{above}: {numbers}")
 
 
 def main() -> None:
     """Measures and prints the table and the goals."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=40, help="batches per process")
-    parser.add_argument("--repeats", type=int, default=5, help="processes per mode")
-    parser.add_argument("--out", type=Path, help="folder to trace into; default: a temporary one")
-    options = parser.parse_args()
+    options = batches.options(__doc__.splitlines()[0])
     print(f"verbs shim; {machine.describe()}")
     found: Times = defaultdict(list)
     with tempfile.TemporaryDirectory(dir=options.out, prefix="verbs-cost-") as name:
@@ -145,7 +126,7 @@ def main() -> None:
                 for key, times in measure(plain, mode, list(WAYS), options.rounds, out).items():
                     found[key] += times
         try:
-            with lttng_session(out):
+            with batches.lttng_session(out):
                 for program in lttng:
                     found |= measure(program, "lttng", ["lttng"], options.rounds, out)
         except (OSError, subprocess.SubprocessError) as error:

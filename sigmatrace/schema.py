@@ -259,6 +259,25 @@ STAGE_TABLES: Columns = {
         "size_bytes": "u8",
         "size_unknown": "u8",
     },
+    # traffic by size: the rows of `traffic` by the process, its endpoint (ib_qp, ucp_worker, ...),
+    # the names of both ends (as in `routes`) and the size. `count` operations had at least
+    # `least_bytes` and at most `most_bytes`: 0 to 0, 1 to 1, 2 to 3, 4 to 7, ..., and 0 to 2^64-1
+    # where the API does not tell.
+    "sizes": {
+        "proc": "i4",
+        "object": "u4",
+        "src_proc": "i4",
+        "dst_proc": "i4",
+        "src_name": "str",
+        "dst_name": "str",
+        "layer": "u1",
+        "op": "u1",
+        "nested": "u1",
+        "least_bytes": "u8",
+        "most_bytes": "u8",
+        "count": "u8",
+        "size_bytes": "u8",
+    },
     # traffic over time: bin b begins at the fact `timeline_ns` + b * the fact `bin_ns`. Bins are
     # aligned to multiples of `bin_ns`, so bin 0 may begin a part of a bin before `base_ns`.
     # Each layer's outermost operations; op as in `ops`.

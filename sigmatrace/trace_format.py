@@ -16,6 +16,8 @@ ITEM_MAGIC = bytes((0x95, 0xA4)) + b"STRC"
 ITEM_PREFIX_BYTES = 17
 ITEM_BODY_MAX_BYTES = 64 << 20
 UNKNOWN_PEER = 2**64 - 1
+SIZE_BITS_UNKNOWN = 255
+"""Class of the operations whose size the API does not tell (``aggregates.size_bits``)."""
 
 
 class Item(IntEnum):
@@ -260,8 +262,7 @@ RECORDS: dict[Schema, np.dtype] = {
     ),
     Schema.MARK: _layout("t_tsc:u8 value:f8 name:u4 kind:u1 pad:3u1"),
     Schema.AGGREGATE: _layout(
-        "count:u8 size_bytes:u8 channel:u4 op:u1 depth:u1 pad:2u1 size_log2_max:u1"
-        " size_log2_min:u1 pad2:6u1"
+        "count:u8 size_bytes:u8 channel:u4 op:u1 size_bits:u1 depth:u1 pad:1u1"
     ),
     Schema.TARGET: _layout("raddr:u8 rkey:u8 context:u8 channel:u4 ordinal:u4"),
     Schema.REQUEST: _layout(

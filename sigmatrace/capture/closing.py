@@ -34,10 +34,13 @@ def close(attempt: Attempt, settings: Settings, ended: Ended, begin_ns: int) -> 
         say(f"{Path(attempt.command[0]).name} {ended.text()}")
     if found:
         say("\n".join(report.lines(found)))
+    files = any(settings.out.glob("*.msgpack"))
+    of_job = rank == "0" and files
     problem, reasons = _problem(attempt, found)
-    if problem:
-        say("\n".join([f"warning: {problem}", *(reasons if rank in (None, "0") else [])]))
-    of_job = rank == "0" and any(settings.out.glob("*.msgpack"))
+    if problem and (files or rank in (None, "0")):  # of a job without any file, rank 0 speaks
+        where = f"rank {rank}: " if rank is not None and files else ""
+        told = reasons if rank in (None, "0") else []
+        say("\n".join([f"warning: {where}{problem}", *told]))
     if of_job or (rank is None and found):
         say(report.next_command(shown(settings.out), settings.mode, of_job=of_job))
 

@@ -74,9 +74,9 @@ def _main(options: argparse.Namespace) -> process.Ended | int:
         ended = process.run(command, {**base, **changes})
         _close(command, chosen, settings, base, ended, begin_ns)
     finally:
-        if made and not under_launcher(base):  # else another rank may be about to write
+        if made:
             with contextlib.suppress(OSError):
-                settings.out.rmdir()  # only if it is empty
+                settings.out.rmdir()  # only if it is empty; who is yet to write makes it again
     return ended
 
 
@@ -175,28 +175,34 @@ def _built(settings: env.Settings, shims: env.Shims) -> env.Settings:
 
 
 def _prepare(folder: Path) -> bool:
-    """Make the output folder; return whether it was this process that made it."""
-    made = False
-    try:
-        folder.mkdir(parents=True)
-        made = True
-    except FileExistsError as error:
-        if not folder.is_dir():
-            raise OutputError(f"{folder} is not a folder", "choose another with -o") from error
-    except OSError as error:
-        raise OutputError(f"{folder}: {error.strerror}", "choose another with -o") from error
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise OutputError(f"{folder} is not writable", "choose another with -o")
-    return made
+    """Make the output folder; return whether it was this process that made it.
+
+    Another rank's launcher may remove it, empty as it is, at any moment.
+    """
+    while True:
+        made = False
+        try:
+            folder.mkdir(parents=True)
+            made = True
+        except FileExistsError as error:
+            if not folder.is_dir() and os.path.lexists(folder):
+                raise OutputError(f"{folder} is not a folder", "choose another with -o") from error
+        except OSError as error:
+            raise OutputError(f"{folder}: {error.strerror}", "choose another with -o") from error
+        if os.access(folder, os.W_OK | os.X_OK):
+            return made
+        if os.path.lexists(folder):
+            raise OutputError(f"{folder} is not writable", "choose another with -o")
 
 
 def _same_run(settings: env.Settings, append: bool) -> env.Settings:
     """Make sure that the folder holds one run only."""
     if not any(settings.out.glob("*.msgpack")):
         return settings
-    from sigmatrace.capture.captured import first_run_id
+    with process.deaf_threads():
+        from sigmatrace.capture.captured import first_run_id
 
-    present = first_run_id(settings.out)
+        present = first_run_id(settings.out)
     if present is None or present == settings.run_id:
         return settings
     if append:

@@ -7,7 +7,7 @@ import errno
 import os
 import resource
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -106,6 +106,19 @@ def run(arguments: Sequence[str], environment: Mapping[str, str]) -> Ended:
     try:
         pid = _spawn(path, arguments, environment, before)
         return Ended(pid, _wait(pid))
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def deaf_threads() -> Iterator[None]:
+    """Let threads that are started within (some libraries do so on import) take no signals.
+
+    A signal that ``run`` waits for would be lost in a thread that does not block it.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+    try:
+        yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 

@@ -24,13 +24,13 @@ class Json(Exporter):
 
     Keys: ``processes``, ``libraries``, ``traffic`` with the lists ``by_rank`` and ``by_host``
     (bytes and operations by source, destination, layer, operation; ``nested`` as in the table
-    ``traffic``), ``messages`` (totals by layer and kind; the ``size_unknown`` operations add
-    0 bytes), ``clock_quality``, ``facts``, ``damage``, ``ledger`` (the file beside it). Bytes of
-    initiating operations count a message once.
+    ``traffic``) and ``by_size`` (of the whole run, by size), ``messages`` (totals by layer and
+    kind; the ``size_unknown`` operations add 0 bytes), ``clock_quality``, ``facts``, ``damage``,
+    ``ledger`` (the file beside it). Bytes of initiating operations count a message once.
     """
 
     name: ClassVar[str] = "json"
-    requires: ClassVar[Columns] = {"traffic": STAGE_TABLES["traffic"]}
+    requires: ClassVar[Columns] = {name: STAGE_TABLES[name] for name in ("traffic", "sizes")}
 
     def finish(self, pieces: Sequence[Piece], run: Run, staging: Path) -> Exported:
         """Write the file."""
@@ -65,6 +65,9 @@ def _content(run: Run) -> dict[str, Any]:
             "initiating_operations": [op.name.lower() for op in INITIATORS],
             "by_rank": _sums(traffic, ("src_proc", "dst_proc", "src", "dst", *what), amounts),
             "by_host": _sums(traffic, ("src_host", "dst_host", *what), amounts),
+            "by_size": _sums(
+                named(run, "sizes"), (*what, "least_bytes", "most_bytes"), ("count", "size_bytes")
+            ),
         },
         "messages": _messages(run),
         "clock_quality": _rows(named(run, "clock_quality"))
@@ -89,7 +92,7 @@ def _messages(run: Run) -> list[dict[str, Any]]:
 def _sums(table: pa.Table, keys: Sequence[str], amounts: Sequence[str]) -> list[dict[str, Any]]:
     """Return sums by keys, exact beyond 64 bits, ordered by the keys."""
     found: dict[tuple[Any, ...], list[int]] = {}
-    for row in _rows(table):
+    for row in _rows(table.select([*keys, *amounts])):
         sums = found.setdefault(tuple(row[key] for key in keys), [0] * len(amounts))
         for at, name in enumerate(amounts):
             sums[at] += row[name]

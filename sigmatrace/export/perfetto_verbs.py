@@ -63,19 +63,20 @@ VERBS_COLUMNS: Columns = {
 _WC_WITH_IMM, _WC_WITH_INV = 2, 8  # enum ibv_wc_flags
 _TEXTS = 256
 
-_COMPLETION = (
+_POSTED = (
     Argument("size_bytes", Kind.U64),
     Argument("wr_id", Kind.HEX),
     Argument("position", Kind.U64),
+)
+_COMPLETION = (
+    *_POSTED,
     Argument("status", Kind.TEXT),
     Argument("imm", Kind.HEX),
     Argument("retires", Kind.U64),
     Argument("posted_before_ns", Kind.I64),
 )
 _REQUEST = (
-    Argument("size_bytes", Kind.U64),
-    Argument("wr_id", Kind.HEX),
-    Argument("position", Kind.U64),
+    *_POSTED,
     Argument("raddr", Kind.HEX),
     Argument("rkey", Kind.HEX),
     Argument("imm", Kind.HEX),
@@ -113,7 +114,7 @@ def cqe_rows(part: Partition, tracks: Tracks) -> Rows:
         ),
         flow=np.zeros(is_send.size, np.uint64),
         values=_values(
-            *(row[name] for name in ("size_bytes", "wr_id", "position", "status", "imm")),
+            *(row[argument.name] for argument in _COMPLETION[:-2]),
             retires,
             waited,
         ),

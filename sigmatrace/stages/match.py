@@ -27,8 +27,12 @@ from sigmatrace.trace_format import OP_CLASS, Layer, Op, OpClass, layer_text
 
 Ints = NDArray[np.int64]
 
-COUNTS = (max(Layer) + 1, max(Op) + 1, 16)
-"""Shape of the counts by layer and operation (0: unknown ones) and fate."""
+COUNTS = (2, max(Layer) + 1, max(Op) + 1, 16)
+"""Shape of the counts: the program's own and nested ones, by layer, operation (0: unknown), fate.
+
+Nested operations are those with ``OpFlag.NESTED``: another one of their layer made them, and
+they carry its bytes. What a provider sends below says little about the program's messages.
+"""
 
 
 @dataclass(frozen=True)
@@ -36,11 +40,13 @@ class Seen:
     """Which messages some partitions saw.
 
     Attributes:
-        counts: ``COUNTS`` i8, rows by layer, operation and fate.
-        key: ``(runs,)`` i8, ``group * 2 + direction`` (0 sent, 1 received), ascending.
+        counts: ``COUNTS`` i8, rows by nesting, layer, operation and fate.
+        key: ``(runs,)`` i8, ``(group * 2 + direction) * 2 + nested`` (0 sent, 1 received; 0 the
+            program's own, 1 nested), ascending.
         begin: ``(runs,)`` i8, first ordinal; runs of a key are disjoint and ascending.
         stop: ``(runs,)`` i8, one past the last ordinal.
-        sums: Messages, bytes, uncertain ones and those of unknown size by the same key.
+        sums: Messages, bytes, uncertain ones and those of unknown size, by
+            ``group * 2 + direction``.
         order: Which posting orders arrived in which partition.
     """
 
@@ -50,6 +56,23 @@ class Seen:
     stop: Ints
     sums: Sums
     order: Order
+
+
+@dataclass(frozen=True)
+class Distinct:
+    """Messages that differ: ``(2, groups)`` i8, rows sent and received.
+
+    Attributes:
+        seen: Ordinals seen at this end.
+        matched: Those of them that were seen at the other end, too.
+    """
+
+    seen: Ints
+    matched: Ints
+
+    def at(self, groups: NDArray[np.bool_]) -> Distinct:
+        """Return those of some groups."""
+        return Distinct(self.seen[:, groups], self.matched[:, groups])
 
 
 @dataclass(frozen=True)
@@ -106,7 +129,7 @@ class Match(Stage):
         if channel.size == 0:
             return _nothing()
         counts = np.zeros(COUNTS, np.int64)
-        count_kernel(part.column("ops", "layer"), op, fate, counts)
+        count_kernel(flags, part.column("ops", "layer"), op, fate, counts)
         low, channels = span_kernel(channel, fate)
         span = np.full((2 * channels, 7), -1, np.int64)
         sums = np.zeros((2 * channels, 5), np.uint64)
@@ -114,11 +137,12 @@ class Match(Stage):
         rows = (channel, op, flags, aux, flow, size_bytes)
         count = runs_kernel(*rows, low, span, sums, *runs)
         used = span[:, 2] >= 0
-        arrived = used & (span[:, 2] % 2 == 1)
+        end = span[:, 2] >> 1
+        arrived = used & (end % 2 == 1)
         return Seen(
             counts,
             *_union(*(column[:count] for column in runs)),
-            add_sums(Sums(span[used, 2].astype(np.uint64), sums[used])),
+            add_sums(Sums(end[used].astype(np.uint64), sums[used])),
             _order(span[arrived], sums[arrived, 0]),
         )
 
@@ -137,19 +161,15 @@ class Match(Stage):
 
     def resolve(self, summary: Seen, run: Run) -> Matched:
         """Count what was seen at both ends."""
-        both = _union(summary.key >> 1, summary.begin, summary.stop)
-        groups = int(max(summary.key.max(initial=-1) // 2, -1)) + 1
-        unique = np.bincount(
-            summary.key, summary.stop - summary.begin, minlength=2 * groups
-        ).astype(np.int64)
-        either = np.bincount(both[0], both[2] - both[1], minlength=groups).astype(np.int64)
-        matched = unique[0::2] + unique[1::2] - either
+        groups = int(summary.key.max(initial=-1)) // 4 + 1
+        every = _distinct(summary, groups)
+        parts = every, _distinct_nested(summary, every)
         exchanged = count_exchanged(summary.order, groups)
         row = _rows(groups, run)
-        table, over = _table(summary.sums, matched, exchanged, row, run)
+        table, over = _table(summary.sums, every.matched[0], exchanged, row, run)
         layer = run.column("channels", "layer")[row]
         ledger = {
-            **_ledger(summary.counts, unique, matched, layer),
+            **_ledger(summary.counts, *parts, layer),
             "uncertain_order": int(summary.sums.sums[:, 3].sum()) + int(exchanged.sum()),
             "size_unknown": int(summary.sums.sums[:, 4].sum()),
             "byte_sums_beyond_u64": over,
@@ -165,7 +185,10 @@ class Match(Stage):
         return resolved.ledger
 
     def lines(self, resolved: Matched, run: Run) -> Sequence[str]:
-        """Return what was matched, and why the rest was not; by layer where there are several."""
+        """Return what of the program's own was matched, and why the rest was not; then the nested.
+
+        By layer where there are several.
+        """
         return list(_lines(resolved.ledger))
 
 
@@ -183,7 +206,7 @@ def _order(span: Ints, count: NDArray[np.uint64]) -> Order:
     """Return the ranges of arrivals from the kernel's rows of channels with arrivals."""
     _, _, key, low, high, posted_low, posted_high = span.T
     top = 2**32 - 1
-    return Order(key >> 1, top - low, high, top - posted_low, posted_high, count.astype(np.int64))
+    return Order(key >> 2, top - low, high, top - posted_low, posted_high, count.astype(np.int64))
 
 
 def _union(key: Ints, begin: Ints, stop: Ints) -> tuple[Ints, Ints, Ints]:
@@ -194,6 +217,32 @@ def _union(key: Ints, begin: Ints, stop: Ints) -> tuple[Ints, Ints, Ints]:
     out = [np.empty(key.size, np.int64) for _ in range(3)]
     count = union_kernel(key[order], begin[order], stop[order], *out)
     return out[0][:count].copy(), out[1][:count].copy(), out[2][:count].copy()
+
+
+def _number(summary: Seen, keep: NDArray[np.bool_], shift: int, size: int) -> Ints:
+    """Return how many ordinals some runs hold together, ``(size,)`` by ``key >> shift``."""
+    key, begin, stop = _union(summary.key[keep] >> shift, summary.begin[keep], summary.stop[keep])
+    return np.bincount(key, stop - begin, minlength=size).astype(np.int64)
+
+
+def _distinct(summary: Seen, groups: int) -> Distinct:
+    """Return all messages by group."""
+    everything = np.ones(summary.key.size, np.bool_)
+    seen = _number(summary, everything, 1, 2 * groups).reshape(groups, 2).T
+    matched = seen.sum(axis=0) - _number(summary, everything, 2, groups)
+    return Distinct(seen, np.stack([matched, matched]))
+
+
+def _distinct_nested(summary: Seen, every: Distinct) -> Distinct:
+    """Return the nested ones of all messages, whatever their other end is."""
+    groups = every.seen.shape[1]
+    seen, matched = np.zeros_like(every.seen), np.zeros_like(every.seen)
+    for end in (0, 1):
+        here, there = summary.key & 3 == 2 * end + 1, summary.key >> 1 & 1 != end
+        seen[end] = _number(summary, here, 2, groups)
+        either = _number(summary, here | there, 2, groups)
+        matched[end] = seen[end] + every.seen[1 - end] - either
+    return Distinct(seen, matched)
 
 
 def _rows(groups: int, run: Run) -> Ints:
@@ -234,32 +283,42 @@ def _table(sums: Sums, matched: Ints, exchanged: Ints, row: Ints, run: Run) -> t
     return pa.table(columns), over
 
 
-def _ledger(counts: Ints, unique: Ints, matched: Ints, layer: NDArray[np.uint8]) -> dict[str, Any]:
+def _ledger(
+    counts: Ints, every: Distinct, nested: Distinct, layer: NDArray[np.uint8]
+) -> dict[str, Any]:
     """Return what became of the operations: of all, and in ``layers`` of each layer's."""
     layers = {}
-    by_group = np.where(layer < len(counts), layer, 0)
-    for number in np.flatnonzero(counts.any(axis=(1, 2))).tolist():
+    by_group = np.where(layer < counts.shape[1], layer, 0)
+    for number in np.flatnonzero(counts.any(axis=(0, 2, 3))).tolist():
         here = by_group == number
-        ends = unique[0::2][here], unique[1::2][here]
-        layers[layer_text(number)] = _tally(counts[number], *ends, matched[here])
-    whole = _tally(counts.sum(axis=0), unique[0::2], unique[1::2], matched)
-    return {**whole, "layers": layers}
+        layers[layer_text(number)] = _parts(counts[:, number], every.at(here), nested.at(here))
+    return {**_parts(counts.sum(axis=1), every, nested), "layers": layers}
 
 
-def _tally(counts: Ints, sent: Ints, received: Ints, matched: Ints) -> dict[str, Any]:
+def _parts(counts: Ints, every: Distinct, nested: Distinct) -> dict[str, Any]:
+    """Return the numbers of all operations, of the program's own and of the nested ones."""
+    own = Distinct(every.seen - nested.seen, every.matched - nested.matched)
+    return {
+        **_tally(counts.sum(axis=0), every),
+        "own": _tally(counts[0], own),
+        "nested": _tally(counts[1], nested),
+    }
+
+
+def _tally(counts: Ints, distinct: Distinct) -> dict[str, Any]:
     """Return operations by kind (``ops`` is their sum), matched ones, and the rest by reason."""
-    total = int(matched.sum())
     classes = OP_CLASS[: len(counts)]
     by_class = {kind: counts[classes == kind].sum(axis=0) for kind in OpClass}
     sends, receives = by_class[OpClass.SEND], by_class[OpClass.RECV]
+    seen, matched = (ends.sum(axis=1).tolist() for ends in (distinct.seen, distinct.matched))
     return {
         "ops": int(counts.sum()),
         "sends": int(sends.sum()),
-        "sends_matched": total,
-        "sends_unmatched": _end(sends, int(sent.sum()), total, "not_seen_received"),
+        "sends_matched": matched[0],
+        "sends_unmatched": _end(sends, seen[0], matched[0], "not_seen_received"),
         "receives": int(receives.sum()),
-        "receives_matched": total,
-        "receives_unmatched": _end(receives, int(received.sum()), total, "not_seen_sent"),
+        "receives_matched": matched[1],
+        "receives_unmatched": _end(receives, seen[1], matched[1], "not_seen_sent"),
         "one_sided": int(by_class[OpClass.ONE_SIDED].sum()),
         "not_a_message": int(by_class[OpClass.OTHER].sum()),
     }
@@ -274,27 +333,38 @@ def _balance(ledger: Mapping[str, Any]) -> list[dict[str, Any]]:
             "right": [ledger[kind] for kind in kinds],
         }
     ]
+    own, nested = ledger["own"], ledger["nested"]
     for what in ("sends", "receives"):
-        parts = [ledger[f"{what}_matched"], *ledger[f"{what}_unmatched"].values()]
-        text = f"{what} = matched + unmatched by reason"
-        equations.append({"name": text, "left": ledger[what], "right": parts})
+        for name, part in (("", ledger), ("own ", own), ("nested ", nested)):
+            parts = [part[f"{what}_matched"], *part[f"{what}_unmatched"].values()]
+            text = f"{name}{what} = matched + unmatched by reason"
+            equations.append({"name": text, "left": part[what], "right": parts})
+    for what in (*kinds, "sends_matched", "receives_matched"):
+        text = f"{what.replace('_', ' ')} = own + nested"
+        equations.append({"name": text, "left": ledger[what], "right": [own[what], nested[what]]})
     return equations
 
 
 def _lines(ledger: Mapping[str, Any]) -> Iterator[str]:
     if not ledger["ops"]:
         return
-    layers = ledger["layers"]
+    own, nested = ledger["own"], ledger["nested"]
+    layers = {name: one["own"] for name, one in ledger["layers"].items()}
     for what in ("sends", "receives"):
-        yield f"{what:10} {_share(ledger, what)}"
+        yield f"{what:10} {_share(own, what)}"
         for name, one in layers.items():
             if len(layers) > 1 and one[what]:
                 yield f"  {name:8} {_share(one, what)}"
             for reason, count in one[f"{what}_unmatched"].items():
                 if count:
                     yield f"             {count_text(count)} {reason.replace('_', ' ')}"
-    if ledger["one_sided"]:
-        yield f"one-sided  {count_text(ledger['one_sided'])}"
+    if own["one_sided"]:
+        yield f"one-sided  {count_text(own['one_sided'])}"
+    if nested["ops"]:
+        parts = [f"{what} {_share(nested, what)}" for what in ("sends", "receives")]
+        if nested["one_sided"]:
+            parts.append(f"one-sided {count_text(nested['one_sided'])}")
+        yield f"nested     {'; '.join(parts)}"
 
 
 def _share(ledger: Mapping[str, Any], what: str) -> str:

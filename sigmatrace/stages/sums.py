@@ -17,7 +17,7 @@ class Sums:
 
     Attributes:
         key: ``(keys,)`` u8, distinct, ascending.
-        sums: ``(keys, 4 or more)`` u8: count; bytes in two limbs, value ``high << 32 | low``
+        sums: ``(keys, 3 or more)`` u8: count; bytes in two limbs, value ``high << 32 | low``
             with ``low`` below 2^32 after ``add_sums``; other counts.
     """
 

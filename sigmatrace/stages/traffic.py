@@ -1,30 +1,33 @@
-"""Stage traffic: how much went from where to where, and when.
+"""Stage traffic: how much went from where to where, in which sizes, and when.
 
-Rows of ``traffic`` point the way that the bytes go: those of a GET from the process that is asked
-to the one that asks. A RECV is the other end of a SEND and points from the sender (-1 when not
-known) to the receiver; a matrix of traffic sums the initiators' operations only, or it counts
-messages twice.
+Operations of all modes are summed up by channel and class of sizes. From these sums follow
+``sizes``, by endpoint, and ``traffic``, by process.
 
-Operations of mode ``aggregate`` are in ``traffic``, and not in ``timeline``: they have no times.
+Rows of ``traffic`` and ``sizes`` point the way that the bytes go: those of a GET from the process
+that is asked to the one that asks. A RECV is the other end of a SEND and points from the sender
+(-1 when not known) to the receiver; a matrix of traffic sums the initiators' operations only, or
+it counts messages twice.
+
+Operations of mode ``aggregate`` are not in ``timeline``: they have no times.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from sigmatrace.errors import PipelineError
 from sigmatrace.partition import Partition, Run
 from sigmatrace.schema import STAGE_TABLES, Columns
 from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.stages.sums import LIMB, LOW, Sums, add_sums, column_sums
+from sigmatrace.stages.traffic_tables import tables_of
 from sigmatrace.text import byte_text, counted
-from sigmatrace.trace_format import OP_CLASS, Op, OpClass, layer_text
+from sigmatrace.trace_format import OP_CLASS, OpClass, layer_text
 
 BINS = 2048
 """The timeline has at most this many bins, and at least half of them on a long run."""
@@ -39,40 +42,40 @@ class Amounts:
     """Traffic of some partitions.
 
     Attributes:
-        pairs: By source, destination, layer, operation, nested (``kernels.traffic.pair_kernel``).
-        aggregates: By channel (32 bits), operation (8), nested (1).
+        operations: By channel, class of sizes, operation, nested (``size_kernel``).
+        aggregates: Likewise, those of mode ``aggregate``.
         shift: log2 of the width in ns of a time bin.
-        first_bin: ``t_ns >> shift`` of the earliest event, or None without events.
+        first_bin: ``t_ns >> shift`` of the earliest operation, or None without any.
+        last_bin: Likewise of the latest one, which may be nested and so in no bin.
         bins: By bin from ``first_bin``, process, layer, operation (``bin_kernel``).
     """
 
-    pairs: Sums
+    operations: Sums
     aggregates: Sums
     shift: int
     first_bin: int | None
+    last_bin: int
     bins: Sums
 
 
 @dataclass(frozen=True)
 class Totals:
-    """The tables ``traffic`` and ``timeline``, facts and ledger."""
+    """Tables, facts and ledger."""
 
-    traffic: pa.Table
-    timeline: pa.Table
+    tables: Mapping[str, pa.Table]
     facts: Mapping[str, object]
     ledger: Mapping[str, object]
 
 
 class Traffic(Stage):
-    """Makes ``traffic`` and ``timeline``."""
+    """Makes ``traffic``, ``sizes`` and ``timeline``."""
 
     name: ClassVar[str] = "traffic"
     summary: ClassVar[SummaryKind] = "after"
     requires: ClassVar[Columns] = {
         "ops": {
             "proc": "i4",
-            "src_proc": "i4",
-            "dst_proc": "i4",
+            "channel": "u4",
             "layer": "u1",
             "op": "u1",
             "depth": "u1",
@@ -83,86 +86,78 @@ class Traffic(Stage):
         "aggregates": {
             "channel": "u4",
             "op": "u1",
+            "size_bits": "u1",
             "depth": "u1",
             "count": "u8",
             "size_bytes": "u8",
         },
-        "channels": {"layer": "u1"},
-        "routes": {"src_proc": "i4", "dst_proc": "i4"},
+        "channels": {"proc": "i4", "object": "u4", "layer": "u1"},
+        "routes": {"src_proc": "i4", "dst_proc": "i4", "src_name": "str", "dst_name": "str"},
     }
     produces: ClassVar[Columns] = {
         "traffic": STAGE_TABLES["traffic"],
+        "sizes": STAGE_TABLES["sizes"],
         "timeline": STAGE_TABLES["timeline"],
     }
 
     def summarize(self, part: Partition) -> Amounts:
-        """Sum the partition's operations by pair and by time bin."""
+        """Sum the partition's operations by channel and by time bin."""
         aggregates = _aggregates(part)
         if part.tables["ops"].num_rows == 0:
-            return Amounts(_nothing(), aggregates, BIN_SHIFT_MIN, None, _nothing())
-        from sigmatrace.stages.kernels.traffic import bin_kernel, pair_kernel
+            return Amounts(_nothing(), aggregates, BIN_SHIFT_MIN, None, 0, _nothing())
+        from sigmatrace.stages.kernels.traffic import bin_kernel, size_kernel
 
-        src, dst, layer, op, depth, flags, size_bytes, t_ns, proc = (
+        channel, layer, op, depth, flags, size_bytes, t_ns, proc = (
             part.column("ops", name)
-            for name in (
-                *("src_proc", "dst_proc", "layer", "op", "depth", "flags", "size_bytes"),
-                *("t_ns", "proc"),
-            )
+            for name in ("channel", "layer", "op", "depth", "flags", "size_bytes", "t_ns", "proc")
         )
-        pairs = accumulate(pair_kernel, (src, dst, layer, op, depth, flags, size_bytes))
+        operations = accumulate(size_kernel, (channel, op, depth, flags, size_bytes))
         first, last = int(t_ns.min()), int(t_ns.max())
         shift = bin_shift(first, last)
         head = (t_ns, first >> shift, shift, proc, layer, op, flags, size_bytes)
-        return Amounts(pairs, aggregates, shift, first >> shift, accumulate(bin_kernel, head))
+        bins = accumulate(bin_kernel, head)
+        return Amounts(operations, aggregates, shift, first >> shift, last >> shift, bins)
 
     def combine(self, left: Amounts, right: Amounts) -> Amounts:
         """Add both; their time bins are made as wide as all of the time needs."""
-        pairs = add_sums(left.pairs, right.pairs)
+        operations = add_sums(left.operations, right.operations)
         aggregates = add_sums(left.aggregates, right.aggregates)
         if left.first_bin is None or right.first_bin is None:
             timed = right if left.first_bin is None else left
-            return Amounts(pairs, aggregates, timed.shift, timed.first_bin, timed.bins)
+            return replace(timed, operations=operations, aggregates=aggregates)
         begin = min(left.first_bin << left.shift, right.first_bin << right.shift)
-        last = max(_last_bin(left) << left.shift, _last_bin(right) << right.shift)
+        last = max(left.last_bin << left.shift, right.last_bin << right.shift)
         shift = max(left.shift, right.shift, bin_shift(begin, last))
         first_bin = begin >> shift
         bins = add_sums(_rebin(left, shift, first_bin), _rebin(right, shift, first_bin))
-        return Amounts(pairs, aggregates, shift, first_bin, bins)
+        return Amounts(operations, aggregates, shift, first_bin, last >> shift, bins)
 
     def resolve(self, summary: Amounts, run: Run) -> Totals:
         """Turn sums into tables."""
         if run.tables["processes"].num_rows > PROCS_MAX:
             raise PipelineError(f"stage traffic: more than {PROCS_MAX} processes")
-        traffic, traffic_over = _traffic(summary, run)
+        total = add_sums(summary.operations, summary.aggregates)
+        tables, over = tables_of(total, run)
         timeline, timeline_over = _timeline(summary.bins)
         facts = {
             "bin_ns": 1 << summary.shift,
             "timeline_ns": (summary.first_bin or 0) << summary.shift,
         }
         ledger: dict[str, Any] = {
-            "operations": int(summary.pairs.sums[:, 0].sum()),
-            "aggregated_operations": sum(summary.aggregates.sums[:, 0].tolist()),
+            "operations": _count(summary.operations),
+            "aggregated_operations": _count(summary.aggregates),
             "aggregated_bytes": _total_bytes(summary.aggregates),
-            "size_bytes": _total_bytes(summary.pairs) + _total_bytes(summary.aggregates),
-            "size_unknown": int(summary.pairs.sums[:, 3].sum()),
+            "size_bytes": _total_bytes(total),
+            "size_unknown": sum(tables["traffic"].column("size_unknown").to_pylist()),
             "in_timeline": int(summary.bins.sums[:, 0].sum()),
-            "byte_sums_beyond_u64": traffic_over + timeline_over,
+            "byte_sums_beyond_u64": over + timeline_over,
         }
-        ledger["balance"] = [
-            {"name": "operations = op records", "left": ledger["operations"], "right": "records.op"}
-        ] + [
-            {
-                "name": f"aggregated {what} = those that aggregate records stand for",
-                "left": ledger[f"aggregated_{what}"],
-                "right": f"capture.aggregated_{what}",
-            }
-            for what in ("operations", "bytes")
-        ]
-        return Totals(traffic, timeline, facts, ledger)
+        ledger["balance"] = _balance(ledger, tables["sizes"])
+        return Totals({**tables, "timeline": timeline}, facts, ledger)
 
     def results(self, resolved: Totals) -> Mapping[str, pa.Table]:
-        """Return the tables ``traffic`` and ``timeline``."""
-        return {"traffic": resolved.traffic, "timeline": resolved.timeline}
+        """Return the tables ``traffic``, ``sizes`` and ``timeline``."""
+        return resolved.tables
 
     def facts(self, resolved: Totals) -> Mapping[str, object]:
         """Return ``bin_ns`` and ``timeline_ns``: bin b begins at timeline_ns + b * bin_ns."""
@@ -178,7 +173,7 @@ class Traffic(Stage):
 
 
 def _nothing() -> Sums:
-    return Sums(np.zeros(0, np.uint64), np.zeros((0, 4), np.uint64))
+    return Sums(np.zeros(0, np.uint64), np.zeros((0, 3), np.uint64))
 
 
 def bin_shift(first_ns: int, last_ns: int) -> int:
@@ -193,18 +188,18 @@ def accumulate(kernel: Callable[..., Any], columns: tuple[Any, ...], cells: int 
     """Run a summing kernel over all rows, with more room whenever it asks for it.
 
     Args:
-        kernel: ``pair_kernel`` or ``bin_kernel``.
+        kernel: ``size_kernel`` or ``bin_kernel``.
         columns: Its arguments before ``start``; the first one is a column of all rows.
         cells: Room to begin with.
     """
     from sigmatrace.stages.kernels.traffic import fill_kernel
 
-    key, sums = np.zeros(0, np.uint64), np.zeros((1, 4), np.uint64)
+    key, sums = np.zeros(0, np.uint64), np.zeros((1, 3), np.uint64)
     at = used = 0
     while True:
         table = np.zeros((4 * cells, 2), np.uint64)
         key = np.concatenate([key, np.zeros(cells - used, np.uint64)])
-        sums = np.concatenate([sums[:used], np.zeros((cells + 1 - used, 4), np.uint64)])
+        sums = np.concatenate([sums[:used], np.zeros((cells + 1 - used, 3), np.uint64)])
         fill_kernel(key[:used], table)
         at = kernel(*columns, at, used, table, key, sums)
         used = int(sums[-1, 0])
@@ -214,24 +209,35 @@ def accumulate(kernel: Callable[..., Any], columns: tuple[Any, ...], cells: int 
 
 
 def _aggregates(part: Partition) -> Sums:
-    """Return the sums of the partition's rows of mode ``aggregate`` by channel."""
-    if part.tables["aggregates"].num_rows == 0:
-        return _nothing()
-    channel, op, depth, count, size_bytes = (
+    """Return the sums of the partition's rows of mode ``aggregate``, keys as of ``size_kernel``."""
+    channel, op, size_bits, depth, count, size_bytes = (
         part.column("aggregates", name)
-        for name in ("channel", "op", "depth", "count", "size_bytes")
+        for name in ("channel", "op", "size_bits", "depth", "count", "size_bytes")
     )
-    key = (channel.astype(np.uint64) << np.uint64(9)) | (op.astype(np.uint64) << np.uint64(1))
-    key |= (depth > 0).astype(np.uint64)
-    sums = np.zeros((key.size, 4), np.uint64)
-    sums[:, 0], sums[:, 1], sums[:, 2] = count, size_bytes & LOW, size_bytes >> LIMB
+    key = (depth > 0).astype(np.uint64)
+    for column, bit in ((channel, 17), (size_bits, 9), (op, 1)):
+        key |= column.astype(np.uint64) << np.uint64(bit)
+    sums = np.stack([count, size_bytes & LOW, size_bytes >> LIMB], axis=1)
     used = count > 0
     return add_sums(Sums(key[used], sums[used]))
 
 
-def _last_bin(amounts: Amounts) -> int:
-    highest = int(amounts.bins.key[-1] >> np.uint64(37)) if amounts.bins.key.size else 0
-    return (amounts.first_bin or 0) + highest
+def _balance(ledger: Mapping[str, Any], sizes: pa.Table) -> list[dict[str, Any]]:
+    """Return the equations of the stage; sums beyond 64 bits are not judged."""
+    equations: list[dict[str, Any]] = [
+        {"name": "operations = op records", "left": ledger["operations"], "right": "records.op"}
+    ]
+    for what in ("operations", "bytes"):
+        name = f"aggregated {what} = those that aggregate records stand for"
+        sides = {"left": ledger[f"aggregated_{what}"], "right": f"capture.aggregated_{what}"}
+        equations.append({"name": name, **sides})
+    whole = [ledger["operations"], ledger["aggregated_operations"]]
+    counts, size_bytes = (sum(sizes.column(name).to_pylist()) for name in ("count", "size_bytes"))
+    equations.append({"name": "operations by size = operations", "left": counts, "right": whole})
+    if not ledger["byte_sums_beyond_u64"]:
+        sides = {"left": size_bytes, "right": ledger["size_bytes"]}
+        equations.append({"name": "bytes by size = bytes", **sides})
+    return equations
 
 
 def _rebin(amounts: Amounts, shift: int, first_bin: int) -> Sums:
@@ -241,43 +247,6 @@ def _rebin(amounts: Amounts, shift: int, first_bin: int) -> Sums:
     rest = amounts.bins.key & np.uint64((1 << 37) - 1)
     key = ((wide - first_bin).astype(np.uint64) << np.uint64(37)) | rest
     return Sums(key, amounts.bins.sums)
-
-
-def _traffic(summary: Amounts, run: Run) -> tuple[pa.Table, int]:
-    total = add_sums(summary.pairs, _routed(summary.aggregates, run))
-    key = total.key
-    size_bytes, over = column_sums(total)
-    asks = (key >> np.uint64(38)).astype(np.int32) - np.int32(1)
-    asked = (key >> np.uint64(13) & np.uint64(2**25 - 1)).astype(np.int32) - np.int32(1)
-    op = (key >> np.uint64(1) & np.uint64(255)).astype(np.uint8)
-    columns = {
-        "src_proc": np.where(op == Op.GET, asked, asks),
-        "dst_proc": np.where(op == Op.GET, asks, asked),
-        "layer": (key >> np.uint64(9) & np.uint64(15)).astype(np.uint8),
-        "op": op,
-        "nested": (key & np.uint64(1)).astype(np.uint8),
-        "count": total.sums[:, 0],
-        "size_bytes": size_bytes,
-        "size_unknown": total.sums[:, 3],
-    }
-    return pa.table(columns), over
-
-
-def _routed(aggregates: Sums, run: Run) -> Sums:
-    """Return sums by channel as sums by pair; channels that are not known: -1 and layer 0."""
-    channel = (aggregates.key >> np.uint64(9)).astype(np.int64)
-    routes = run.tables["routes"].num_rows
-    known = channel < routes
-
-    def of(table: str, name: str, none: int) -> NDArray[np.int64]:
-        values = np.full(channel.size, none, np.int64)
-        values[known] = run.column(table, name)[channel[known]]
-        return values
-
-    src, dst = of("routes", "src_proc", -1), of("routes", "dst_proc", -1)
-    layer = of("channels", "layer", 0)
-    key = ((src + 1) << 38) | ((dst + 1) << 13) | (np.where(layer < 16, layer, 0) << 9)
-    return Sums(key.astype(np.uint64) | (aggregates.key & np.uint64(511)), aggregates.sums)
 
 
 def _timeline(bins: Sums) -> tuple[pa.Table, int]:
@@ -292,6 +261,10 @@ def _timeline(bins: Sums) -> tuple[pa.Table, int]:
         "size_bytes": size_bytes,
     }
     return pa.table(columns), over
+
+
+def _count(sums: Sums) -> int:
+    return sum(sums.sums[:, 0].tolist())
 
 
 def _total_bytes(sums: Sums) -> int:

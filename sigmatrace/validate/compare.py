@@ -61,11 +61,14 @@ class Sent:
         requests: Each message (``REQUEST``), in the order of sending; None where the trace does not
             have them.
         connections: How many queue pairs sent; of several, the order of messages is not compared.
+        is_ordered: The trace knows the order, as it does not where several threads posted: then it
+            is not compared either.
     """
 
     amounts: dict[Op, Total] = field(default_factory=dict)
     requests: np.ndarray | None = None
     connections: int = 0
+    is_ordered: bool = True
 
     def add(self, op: Op, messages: int, length: int) -> None:
         """Adds messages of an operation."""
@@ -198,7 +201,7 @@ def _compare_requests(sent: Sent, flows: Sequence[Flow]) -> tuple[int, int]:
         return 0, -1
     seen = as_array(request_of(message) for flow in flows for message in flow.messages)
     asked = sent.requests
-    if sent.connections != 1:
+    if sent.connections != 1 or not sent.is_ordered:
         seen, asked = np.sort(seen), np.sort(asked)
     both = min(asked.size, seen.size)
     unequal = np.flatnonzero(asked[:both] != seen[:both])

@@ -21,7 +21,7 @@ from sigmatrace.partition import Partition, Run
 from sigmatrace.schema import STAGE_TABLES, Columns
 from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.text import count_text, counted
-from sigmatrace.trace_format import Layer, Op, Queue, WrOpcode
+from sigmatrace.trace_format import Layer, Op, OpFlag, Queue, WrOpcode
 from sigmatrace.validate.compare import (
     KIND_CODE,
     OP_OF,
@@ -62,7 +62,8 @@ class Seen:
     """What some partitions hold.
 
     Attributes:
-        amounts: Operations and bytes by channel and operation.
+        amounts: Operations and bytes by channel and operation, and how many of the operations are
+            of an uncertain order.
         requests: Columns ``_REQUEST`` of each send request.
     """
 
@@ -98,7 +99,7 @@ class Wire(Stage):
     name: ClassVar[str] = "wire"
     summary: ClassVar[SummaryKind] = "after"
     requires: ClassVar[Columns] = {
-        "ops": {"channel": "u4", "op": "u1", "size_bytes": "u8"},
+        "ops": {"channel": "u4", "op": "u1", "size_bytes": "u8", "flags": "u1"},
         "aggregates": {"channel": "u4", "op": "u1", "count": "u8", "size_bytes": "u8"},
         "requests": {
             "proc": "i4",
@@ -140,8 +141,13 @@ class Wire(Stage):
         ops, requests = part.tables["ops"], part.tables["requests"]
         rows = ops.select(["channel", "op", "size_bytes"])
         rows = rows.append_column("count", pa.array(np.ones(rows.num_rows, np.uint64)))
-        columns = ["channel", "op", "size_bytes", "count"]
-        rows = pa.concat_tables([rows, part.tables["aggregates"].select(columns)])
+        uncertain = pc.bit_wise_and(
+            ops.column("flags"), pa.scalar(OpFlag.ORDER_UNCERTAIN, pa.uint8())
+        )
+        rows = rows.append_column("uncertain", pc.not_equal(uncertain, 0).cast(pa.uint64()))
+        sums = part.tables["aggregates"].select(["channel", "op", "size_bytes", "count"])
+        none = pa.array(np.zeros(sums.num_rows, np.uint64))
+        rows = pa.concat_tables([rows, sums.append_column("uncertain", none)])
         sent = requests.filter(pc.equal(requests.column("queue"), int(Queue.SEND)))
         return Seen(_sums(rows), sent.select(_REQUEST))
 
@@ -218,9 +224,9 @@ class Wire(Stage):
 
 
 def _sums(rows: pa.Table) -> pa.Table:
-    added = rows.group_by(["channel", "op"]).aggregate([("size_bytes", "sum"), ("count", "sum")])
-    names = {"size_bytes_sum": "size_bytes", "count_sum": "count"}
-    return added.rename_columns([names.get(name, name) for name in added.column_names])
+    summed = ("size_bytes", "count", "uncertain")
+    added = rows.group_by(["channel", "op"]).aggregate([(name, "sum") for name in summed])
+    return added.rename_columns([name.removesuffix("_sum") for name in added.column_names])
 
 
 class Places:
@@ -287,6 +293,7 @@ class Flows:
             flow = self._of_channel(channel) if channel is not None else None
             if flow is not None and row["op"] in _ON_WIRE:
                 found[flow].add(Op(row["op"]), row["count"], row["size_bytes"])
+                found[flow].is_ordered &= not row["uncertain"]
         self._add_requests(found, seen.requests)
         return dict(found)
 

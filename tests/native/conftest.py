@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from native_run import HERE, Result, build, compile_c, environment, installed_lib
+from native_run import Result, build, compile_with_core, environment, installed_lib
 
 
 @pytest.fixture(scope="session")
@@ -19,9 +20,7 @@ def native_lib(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def driver(native_lib: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The compiled tests/native/driver.c."""
-    target = tmp_path_factory.mktemp("driver") / "driver"
-    link = [f"-L{native_lib}", "-lsigmatrace_core", f"-Wl,-rpath,{native_lib}"]
-    return compile_c(HERE / "driver.c", target, *link)
+    return compile_with_core("driver", native_lib, tmp_path_factory.mktemp("driver"))
 
 
 @pytest.fixture
@@ -43,3 +42,12 @@ def drive(driver: Path, tmp_path: Path) -> Callable[..., Result]:
         return result
 
     return run
+
+
+@pytest.fixture
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No variable steers the capture or says that this is a process of a job."""
+    for name in [*os.environ]:
+        is_ours = name.startswith("SIGMATRACE_") and name != "SIGMATRACE_LIB_DIR"
+        if is_ours or name.startswith(("PMI", "OMPI_", "SLURM_")):
+            monkeypatch.delenv(name)

@@ -44,6 +44,12 @@ def compile_c(source: Path, target: Path, *options: str) -> Path:
     return target
 
 
+def compile_with_core(name: str, lib: Path, folder: Path) -> Path:
+    """Compiles a C program of this folder that calls the core, which lies in `lib`."""
+    link = [f"-L{lib}", "-lsigmatrace_core", f"-Wl,-rpath,{lib}"]
+    return compile_c(HERE / f"{name}.c", folder / name, *link)
+
+
 class Result:
     """A finished run of the driver."""
 

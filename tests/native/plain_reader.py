@@ -20,7 +20,7 @@ RECORD_FORMATS = {
     2: ("<QQQQIIBBBBI", "t_tsc peer tag data id object kind dir layer flags thread_shared"),
     3: ("<QQIIiBBBB", "t_tsc size_bytes channel ordinal status op call depth flags"),
     4: ("<QdIB3x", "t_tsc value name kind"),
-    5: ("<QQIBB2xBB6x", "count size_bytes channel op depth size_log2_max size_log2_min"),
+    5: ("<QQIBBBx", "count size_bytes channel op size_bits depth"),
     6: ("<QQQII", "raddr rkey context channel ordinal"),
     7: (
         "<QQQIIIIIBBBB",
@@ -185,3 +185,11 @@ def read_all(folder: Path) -> list[Rank]:
     """All rank files of a folder, by start time."""
     ranks = [read(path) for path in folder.glob("*.msgpack")]
     return sorted(ranks, key=lambda rank: rank.header["start_ns"])
+
+
+def merged(rank: Rank, kind: str) -> list[dict]:
+    """The last state of each object of a type."""
+    found: dict[int, dict] = {}
+    for item in rank.objects_of(kind):
+        found.setdefault(item["id"], {}).update({k: v for k, v in item.items() if k != "t_tsc"})
+    return list(found.values())

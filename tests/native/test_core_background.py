@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from native_run import HERE, Result, compile_c, environment
+from native_run import Result, compile_with_core, environment
 
 WRITERS = ("thread", "inline")
 
@@ -17,9 +17,7 @@ WRITERS = ("thread", "inline")
 @pytest.fixture(scope="session")
 def probe(native_lib: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The compiled writer_probe.c."""
-    target = tmp_path_factory.mktemp("probe") / "writer_probe"
-    link = [f"-L{native_lib}", "-lsigmatrace_core", f"-Wl,-rpath,{native_lib}"]
-    return compile_c(HERE / "writer_probe.c", target, *link)
+    return compile_with_core("writer_probe", native_lib, tmp_path_factory.mktemp("probe"))
 
 
 @pytest.fixture

@@ -63,7 +63,8 @@ def test_enums_agree_with_the_schema(tmp_path: Path) -> None:
 
 
 def test_version_and_unknown_peer_agree_with_the_schema(tmp_path: Path) -> None:
-    names = ["ST_FORMAT_MAJOR", "ST_FORMAT_MINOR", "ST_UNKNOWN_PEER"]
+    names = ["ST_FORMAT_MAJOR", "ST_FORMAT_MINOR", "ST_UNKNOWN_PEER", "ST_SIZE_BITS_UNKNOWN"]
     known = values(names, tmp_path)
     assert (known["ST_FORMAT_MAJOR"], known["ST_FORMAT_MINOR"]) == trace_format.FORMAT_VERSION
     assert known["ST_UNKNOWN_PEER"] == trace_format.UNKNOWN_PEER
+    assert known["ST_SIZE_BITS_UNKNOWN"] == trace_format.SIZE_BITS_UNKNOWN

@@ -7,16 +7,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from native_run import HERE, compile_c, environment
+from native_run import compile_with_core, environment
 
 TABLE = 1 << 17
 
 
 @pytest.fixture(scope="module")
 def handles(native_lib: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    link = [f"-L{native_lib}", "-lsigmatrace_core", f"-Wl,-rpath,{native_lib}"]
-    target = tmp_path_factory.mktemp("handles") / "handle_driver"
-    return compile_c(HERE / "handle_driver.c", target, *link)
+    return compile_with_core("handle_driver", native_lib, tmp_path_factory.mktemp("handles"))
 
 
 def told(program: Path, command: str) -> dict[str, int]:

@@ -166,24 +166,35 @@ def test_simple_mode_keeps_no_completions(drive) -> None:
 
 
 def test_aggregate_rows_add_up(drive) -> None:
-    depths, n = 3, 30_000  # 2000 channels x 3 depths: more rows than the first level holds
+    depths, n = 3, 30_000  # more rows than the first levels hold
     rank = drive("aggregate", depths, n, SIGMATRACE_MODE="aggregate").rank()
     assert not rank.records(1)
     channels = {c["id"]: c for c in rank.records(2)}
     assert len(channels) == 2000
     assert {(c["tag"], c["data"], c["flags"]) for c in channels.values()} == {(0, 0, 0)}
-    expected: dict[tuple[int, int], list[int]] = defaultdict(list)
+    expected: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     for i in range(n):
-        expected[i % 2000, i % depths].append(i)
+        expected[i % 2000, i % depths, i.bit_length()].append(i)
+    assert len(expected) > 4096
     rows = {}
     for row in rank.records(5):
-        key = channels[row["channel"]]["peer"], row["depth"]
+        key = channels[row["channel"]]["peer"], row["depth"], row["size_bits"]
         assert key not in rows
-        rows[key] = [row[k] for k in ("count", "size_bytes", "size_log2_min", "size_log2_max")]
-    assert rows == {
-        key: [len(v), sum(v), min(v).bit_length(), max(v).bit_length()]
-        for key, v in expected.items()
-    }
+        rows[key] = [row["count"], row["size_bytes"]]
+    assert rows == {key: [len(v), sum(v)] for key, v in expected.items()}
+
+
+def test_aggregate_rows_are_those_of_the_sizes_bit_lengths(drive) -> None:
+    rank = drive("sizes", 7, SIGMATRACE_MODE="aggregate").rank()
+    expected = {(1, 255): (7, 0), (4, 64): (1, 2**64 - 1)}
+    for k in range(64):  # 2^k - 1 ends a class, 2^k begins the next one
+        expected[1, k] = (1, 2**k - 1)
+        expected[3, k + 1] = (1, 2**k)
+    rows = rank.records(5)
+    assert len(rows) == len(expected)
+    assert {(r["op"], r["size_bits"]): (r["count"], r["size_bytes"]) for r in rows} == expected
+    assert {(r["channel"], r["depth"]) for r in rows} == {(0, 0)}
+    assert rank.end is not None and rank.end["schemas"]["5"] == {"written": 130, "dropped": 0}
 
 
 def test_more_channels_than_wanted(drive) -> None:

@@ -14,6 +14,7 @@ from sigmatrace import api
 from sigmatrace.errors import OutputError
 from sigmatrace.export.json import Json
 from sigmatrace.output import Output
+from tests.permissions import obeying
 
 KILLED = """
 import os, signal, sys
@@ -141,8 +142,11 @@ def test_a_full_disk_is_an_output_error(small, monkeypatch):
     assert hidden(small) == [] and not (small / "sigmatrace-out").exists()
 
 
-@pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
 def test_read_only_run_folder(small):
     small.chmod(0o555)
-    with pytest.raises(OutputError, match="Permission denied"):
-        api.run(small, export=["json"])
+    before = sorted(small.iterdir())
+    command = obeying(sys.executable, "-m", "sigmatrace", f"+run={small}", "export=[json]")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == OutputError.exit_code
+    assert "Permission denied" in done.stderr
+    assert sorted(small.iterdir()) == before

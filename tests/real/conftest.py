@@ -5,10 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ucx_run import build
+from ucx_run import Ucx, build, ucx
 
 
 @pytest.fixture(scope="session")
 def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of a fresh libsigmatrace_ucx.so."""
     return build(tmp_path_factory.mktemp("ucx"))
+
+
+@pytest.fixture(params=["debian", "wheel"])
+def version(request: pytest.FixtureRequest) -> Ucx:
+    """Each version of UCX that is installed."""
+    found = ucx(request.param)
+    if not found:
+        pytest.skip(f"UCX of {request.param} is not installed")
+    return found

@@ -9,20 +9,11 @@
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_errno.h>
 #include <rdma/fi_tagged.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#define CHECK(call)                                                                               \
-    do {                                                                                          \
-        long check_result = (call);                                                               \
-        if (check_result < 0) {                                                                   \
-            fprintf(stderr, "%s: %ld %s\n", #call, check_result,                                  \
-                    fi_strerror((int)-check_result));                                             \
-            exit(1);                                                                              \
-        }                                                                                         \
-    } while (0)
+#include "ofi_check.h"
+
 #define UNTIL_ACCEPTED(call)                                                                      \
     do {                                                                                          \
         long result_;                                                                             \

@@ -14,20 +14,11 @@
 #include <rdma/fi_errno.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "ofi_check.h"
+
 #define ROUNDS 50
-#define CHECK(call)                                                                               \
-    do {                                                                                          \
-        long check_result = (call);                                                               \
-        if (check_result < 0) {                                                                   \
-            fprintf(stderr, "%s:%d: %s: %ld %s\n", __FILE__, __LINE__, #call, check_result,       \
-                    fi_strerror((int)-check_result));                                             \
-            exit(1);                                                                              \
-        }                                                                                         \
-    } while (0)
 
 static struct fid_fabric *fabric;
 static struct fid_domain *domain;

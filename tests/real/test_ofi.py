@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import subprocess
 from collections import Counter, defaultdict
@@ -375,3 +376,22 @@ def test_a_failing_program_fails_as_before(entry: str, tmp_path: Path) -> None:
         for how in ("none", entry)
     ]
     assert told[0] == told[1] and told[0][0][0] != 0
+
+
+@pytest.mark.parametrize("libfabric", ["debian", "bundled"])
+@pytest.mark.parametrize("entry", ["hook", "preload"])
+def test_an_error_of_an_event_queue_arrives_as_before(
+    entry: str, libfabric: str, tmp_path: Path
+) -> None:
+    """The library reads it with its own event queue's `read`, without a place for the event."""
+    folder = bundled_libfabric()
+    if libfabric == "bundled" and not folder:
+        pytest.skip("no second libfabric is installed")
+    more = {"LD_LIBRARY_PATH": str(folder)} if libfabric == "bundled" else {}
+    program = [compiled("ofi_refused"), "tcp"]
+    env = environment(entry, tmp_path / "run", "full") | more
+    done = subprocess.run(program, env=env, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"{errno.ECONNREFUSED} 1\n"
+    (rank,) = read_all(tmp_path / "run")
+    assert rank.end["lost"] == {} and endpoint(rank)["prov"] == "tcp"

@@ -36,26 +36,15 @@ def wanted(company: str) -> Counter[Any]:
     )
 
 
-needs_ucx = pytest.mark.skipif(
-    not Path("/usr/include/ucp/api/ucp.h").exists() or not shutil.which("ninja"),
-    reason="no UCX headers, or no ninja",
-)
-
-
-@needs_ucx
+@ucx_run.needs_ucx
 @pytest.mark.parametrize("mode", ["simple", "full"])
-@pytest.mark.parametrize("version", ["debian", "wheel"])
 @pytest.mark.parametrize("company", ["one", "two"])
-def test_ucx_worker(shim: Path, company: str, version: str, mode: str, tmp_path: Path) -> None:
-    found = ucx_run.ucx(version)
-    if not found:
-        pytest.skip(f"UCX of {version} is not installed")
-    program = tmp_path / "ucx_threads"
-    flags = ["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]
-    source = ucx_run.HERE / "ucx_threads.c"
-    subprocess.run(["cc", *flags, source, "-o", program, "-lucp"], check=True)
+def test_ucx_worker(
+    shim: Path, company: str, version: ucx_run.Ucx, mode: str, tmp_path: Path
+) -> None:
+    program = ucx_run.compiled("ucx_threads", tmp_path, "-pthread", "-lucp")
     out = tmp_path / "run"
-    env = ucx_run.Setting(shim, found, mode, tls="self").environment(out)
+    env = ucx_run.Setting(shim, version, mode, tls="self").environment(out)
     subprocess.run([program, company], env=env, check=True, timeout=60)
     (rank,) = ucx_run.read_all(out)
     traced = ucx_run.Traced(rank)

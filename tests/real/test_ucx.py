@@ -5,7 +5,6 @@ The own program (ucx_pair.c) and ucx_perftest say what they did; the trace must 
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -20,17 +19,14 @@ from ucx_run import (
     Setting,
     Traced,
     Ucx,
+    compiled,
+    needs_ucx,
     pair,
     perftest,
     read_all,
-    ucx,
 )
 
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.skipif(not Path("/usr/include/ucp/api/ucp.h").exists(), reason="no UCX headers"),
-    pytest.mark.skipif(not shutil.which("ninja"), reason="no ninja"),
-]
+pytestmark = [pytest.mark.real, needs_ucx]
 N, SIZE = 40, 64
 BIG = 3 << 20
 # One iteration of warm-up: more of them are cut short by a time limit. It is a run of its own.
@@ -40,18 +36,8 @@ OPTIONS = ("-n", str(N), "-w", "1")
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target = tmp_path_factory.mktemp("pair") / "ucx_pair"
-    flags = ["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-Wno-deprecated-declarations"]
-    subprocess.run(["cc", *flags, HERE / "ucx_pair.c", "-o", target, "-lucp"], check=True)
-    return target
-
-
-@pytest.fixture(params=["debian", "wheel"])
-def version(request: pytest.FixtureRequest) -> Ucx:
-    found = ucx(request.param)
-    if not found:
-        pytest.skip(f"UCX of {request.param} is not installed")
-    return found
+    folder = tmp_path_factory.mktemp("pair")
+    return compiled("ucx_pair", folder, "-Wno-deprecated-declarations", "-lucp")
 
 
 def told(rank: Rank, full: bool) -> dict[object, tuple[int, int]]:
@@ -193,6 +179,29 @@ def test_uct_bytes_agree_both_ways(
     for traced in below:
         traced.check_ordinals()
         assert min(op["depth"] for op in traced.ops) >= 1
+
+
+def test_depth_in_and_below_uct(shim: Path, version: Ucx, tmp_path: Path) -> None:
+    """Each piece of a message is one deeper than the operation of UCT that asks for it."""
+    program = tmp_path / "ucx_pack"
+    flags = ["-O1", "-g", "-Wall", "-Wextra", "-Werror"]
+    subprocess.run(["cc", *flags, HERE / "ucx_pack.c", "-o", program, "-lucp", "-ldl"], check=True)
+    setting = Setting(shim, version, "simple", "ucp,uct", "tcp")
+    done = subprocess.run(
+        [program, "3", "200000"],
+        env=setting.environment(tmp_path / "run") | {"UCX_RNDV_THRESH": "inf"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    told = [line.split() for line in done.stdout.splitlines()]
+    assert {where for where, _ in told} == {"send", "progress"}
+    assert {nesting for _, nesting in told} == {"2"}
+    (rank,) = read_all(tmp_path / "run")
+    assert {op["depth"] for op in Traced(rank, UCT).ops} == {1}
+    assert {op["depth"] for op in Traced(rank, UCP).ops} == {0}
 
 
 def test_uct_alone(shim: Path, program: Path, version: Ucx, tmp_path: Path) -> None:

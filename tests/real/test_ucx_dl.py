@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
-from ucx_run import HERE, Setting, read_all, ucx
+from ucx_run import Setting, Ucx, compiled, needs_ucx, read_all
 
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.skipif(not Path("/usr/include/ucp/api/ucp.h").exists(), reason="no UCX headers"),
-    pytest.mark.skipif(not shutil.which("ninja"), reason="no ninja"),
-]
+pytestmark = [pytest.mark.real, needs_ucx]
 MESSAGES = 25
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    built = tmp_path_factory.mktemp("dl") / "ucx_dl"
-    flags = ["-O1", "-g", "-Wall", "-Wextra", "-Werror"]
-    subprocess.run(["cc", *flags, HERE / "ucx_dl.c", "-o", built], check=True)
-    return built
+    return compiled("ucx_dl", tmp_path_factory.mktemp("dl"))
 
 
 @pytest.mark.parametrize("mode", ["simple", "full"])
 @pytest.mark.parametrize("scope", ["local", "deepbind"])
-@pytest.mark.parametrize("name", ["debian", "wheel"])
 def test_every_message_is_recorded(
-    shim: Path, program: Path, name: str, scope: str, mode: str, tmp_path: Path
+    shim: Path, program: Path, version: Ucx, scope: str, mode: str, tmp_path: Path
 ) -> None:
-    version = ucx(name)
-    if not version:
-        pytest.skip(f"UCX of {name} is not installed")
     library = "libucp.so.0" if version.old else str(Path(version.libraries) / "libucp.so.0")
     setting = Setting(shim, version, mode)
     done = subprocess.run(

@@ -6,46 +6,26 @@ The programs (ucx_lives.c, ucx_signals.c) say what they sent; trace and pipeline
 from __future__ import annotations
 
 import resource
-import shutil
 import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ucx_run import HERE, UNKNOWN, Setting, Traced, Ucx, read_all, ucx
+from ucx_run import UNKNOWN, Setting, Traced, Ucx, compiled, needs_ucx, read_all
 
 from sigmatrace import api
 
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.skipif(not Path("/usr/include/ucp/api/ucp.h").exists(), reason="no UCX headers"),
-    pytest.mark.skipif(not shutil.which("ninja"), reason="no ninja"),
-]
+pytestmark = [pytest.mark.real, needs_ucx]
 ORDER_UNCERTAIN = 2
 SEND, RECV = 1, 2
 PEERS, ROUNDS, MESSAGES = 5, 3, 4
-
-
-def compiled(folder: Path, name: str) -> Path:
-    flags = ["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]
-    subprocess.run(
-        ["cc", *flags, HERE / f"{name}.c", "-o", folder / name, "-lucp", "-lucs"], check=True
-    )
-    return folder / name
+OPTIONS = ("-pthread", "-lucp", "-lucs")
 
 
 @pytest.fixture(scope="module")
 def lives(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compiled(tmp_path_factory.mktemp("lives"), "ucx_lives")
-
-
-@pytest.fixture(params=["debian", "wheel"])
-def version(request: pytest.FixtureRequest) -> Ucx:
-    found = ucx(request.param)
-    if not found:
-        pytest.skip(f"UCX of {request.param} is not installed")
-    return found
+    return compiled("ucx_lives", tmp_path_factory.mktemp("lives"), *OPTIONS)
 
 
 def run(setting: Setting, out: Path, *command: object, **options: Any) -> str:
@@ -197,7 +177,7 @@ def test_operations_after_a_failure_are_counted(
 @pytest.mark.parametrize("mode", ["simple", "full"])
 def test_signal_handlers_may_use_ucx(shim: Path, version: Ucx, mode: str, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    program = compiled(tmp_path, "ucx_signals")
+    program = compiled("ucx_signals", tmp_path, *OPTIONS)
     printed = run(Setting(shim, version, mode, tls="self"), out, program, 100000)
     main, handler, wrong = map(int, printed.split())
     assert handler > 50 and not wrong

@@ -268,6 +268,22 @@ def amounts(rows: list[dict]) -> Counter[tuple]:
     return sums
 
 
+def histogram(rows: list[dict]) -> Counter[tuple]:
+    """Return counts and bytes as ``amounts`` does, by size besides."""
+    sums: Counter[tuple] = Counter()
+    for row in rows:
+        key = tuple(int(row[k]) for k in ("src_proc", "dst_proc", "nested"))
+        limits = int(row["least_bytes"]), int(row["most_bytes"])
+        for what in ("count", "size_bytes"):
+            sums[*key, row["layer"], row["op"], *limits, what] += int(row[what])
+    return sums
+
+
+def read_csv(result: api.Result, table: str) -> list[dict]:
+    with (result.out / f"csv/{table}.csv").open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
 @pytest.mark.parametrize("case", AGGREGATED, ids=lambda case: case[0].name)
 def test_aggregates_are_what_single_operations_add_up_to(
     case: tuple[Program, Op, int, int],
@@ -285,8 +301,20 @@ def test_aggregates_are_what_single_operations_add_up_to(
     assert told.keys() == seen.keys()
     if program.layer == "ofi":  # how many rounds ucx_perftest warms up depends on the time it takes
         assert told == seen
-    with (aggregate.out / "csv/traffic.csv").open(newline="", encoding="utf-8") as file:
-        assert amounts(list(csv.DictReader(file))) == told
+    assert amounts(read_csv(aggregate, "traffic")) == told
+
+    seen, counted = (histogram(read_csv(results[mode], "sizes")) for mode in results)
+    assert counted.keys() == seen.keys()
+    if program.layer == "ofi":
+        assert counted == seen
+    by_size = [row for row in aggregate.tables["sizes"].to_pylist() if row["op"] == op]
+    assert len({(row["proc"], row["object"]) for row in by_size}) == (1 if program.one_sided else 2)
+    for row in by_size:
+        assert {row["src_proc"], row["dst_proc"]} == {0, 1}
+        limits = [row[key] * row["count"] for key in ("least_bytes", "most_bytes")]
+        assert limits[0] <= row["size_bytes"] <= limits[1]
+        if row["least_bytes"] <= size <= row["most_bytes"]:
+            assert row["count"] >= count and row["size_bytes"] == row["count"] * size
 
     rows = [row for row in aggregate.tables["traffic"].to_pylist() if row["op"] == op]
     assert len(rows) == (1 if program.one_sided else 2), "one row a direction"

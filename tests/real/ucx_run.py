@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import pytest
 from native_run import NATIVE, environment
 from plain_reader import Rank, read_all
 
@@ -22,12 +23,25 @@ OPS = ("SEND", "RECV", "PUT", "GET", "ATOMIC", "ATOMIC_FETCH", "FLUSH", "CANCEL"
 UNKNOWN = 2**64 - 1
 UCP, UCT = 2, 3
 
+needs_ucx = pytest.mark.skipif(
+    not Path("/usr/include/ucp/api/ucp.h").exists() or not shutil.which("ninja"),
+    reason="no UCX headers, or no ninja",
+)
+
 
 def build(folder: Path) -> Path:
     """A fresh build of the shim; its folder."""
     subprocess.run(["cmake", "-S", NATIVE, "-B", folder, "-G", "Ninja"], check=True)
     subprocess.run(["ninja", "-C", folder, "sigmatrace_ucx"], check=True)
     return folder
+
+
+def compiled(name: str, folder: Path, *options: str) -> Path:
+    """A C program of this folder, compiled with its libraries among the options."""
+    warnings = ["-Wall", "-Wextra", "-Werror"]
+    command = ["cc", "-O1", "-g", *warnings, HERE / f"{name}.c", "-o", folder / name, *options]
+    subprocess.run(command, check=True)
+    return folder / name
 
 
 def wheel() -> Path | None:

@@ -1,17 +1,10 @@
 /* What the small UCX programs share: a context, workers that send to each other, one exchange. */
 #include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <ucp/api/ucp.h>
 
-#define CHECK(x)                                                                                   \
-    do {                                                                                           \
-        if (!(x)) {                                                                                \
-            fprintf(stderr, "%s: line %d: %s\n", __FILE__, __LINE__, #x);                          \
-            exit(2);                                                                               \
-        }                                                                                          \
-    } while (0)
+#include "ucx_check.h"
 
 static ucp_context_h context;
 static ucp_err_handling_mode_t error_mode = UCP_ERR_HANDLING_MODE_NONE;

@@ -8,19 +8,13 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <ucp/api/ucp.h>
 
+#include "ucx_check.h"
+
 #define ROUNDS 50
-#define CHECK(x)                                                                                   \
-    do {                                                                                           \
-        if (!(x)) {                                                                                \
-            fprintf(stderr, "ucx_threads: line %d: %s\n", __LINE__, #x);                           \
-            exit(2);                                                                               \
-        }                                                                                          \
-    } while (0)
 
 static ucp_worker_h worker;
 static ucp_ep_h ep;

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from sigmatrace.trace_format import Op
 from sigmatrace.validate.compare import OP_OF, Request
 from sigmatrace.validate.wire import KIND_OF
 from tests.rigs.node import Result
@@ -19,6 +20,9 @@ from tests.rigs.traced import Traced
 
 SOURCE = Path(__file__).with_name("verbs_pair.c")
 GRH_BYTES = 40
+KINDS = {**KIND_OF, 7: "INVALIDATE", 8: "BIND"}
+"""As ``KIND_OF``, with what is on no wire."""
+OPS = {**OP_OF, "INVALIDATE": Op.INVALIDATE, "BIND": Op.BIND}
 LIFE_PSNS = 100_000
 """Sequence numbers of a connection; those of the next one on the queue pair are beyond."""
 
@@ -39,12 +43,12 @@ class Sent(NamedTuple):
     @property
     def op(self) -> int:
         """What a trace calls it."""
-        return OP_OF[self.kind]
+        return OPS[self.kind]
 
     @property
     def kind(self) -> str:
         """What the wire calls it."""
-        return KIND_OF[self.opcode]
+        return KINDS[self.opcode]
 
     @property
     def told(self) -> Request:
@@ -130,9 +134,18 @@ def said(ran: Ran) -> Said:
 
 def _lines(result: Result) -> Iterator[tuple[str, str, int, int, list[int]]]:
     for line in result.stdout.splitlines():
+        if line.startswith("polls "):
+            continue
         what, phase, *numbers = line.split()
         qpn, life, *rest = map(int, numbers)
         yield what, phase, qpn, life, rest
+
+
+def polls(result: Result) -> tuple[int, int]:
+    """How often a program polled, and how often in vain."""
+    (line,) = [one for one in result.stdout.splitlines() if one.startswith("polls ")]
+    total, empty = map(int, line.split()[1:])
+    return total, empty
 
 
 def phase(all_said: Said, name: str, node: int) -> list[Connection]:

@@ -9,11 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from plain_reader import read_all
 
 from sigmatrace.trace_format import Op
 from sigmatrace.validate.compare import request_of
 from sigmatrace.validate.flows import Flow
-from tests.rigs.pairs import LIFE_PSNS, Connection, Key, Said, Trace, compiled, phase, said
+from tests.rigs.pairs import (
+    LIFE_PSNS,
+    Connection,
+    Key,
+    Said,
+    Trace,
+    compiled,
+    phase,
+    polls,
+    said,
+)
 from tests.rigs.programs import PORT, Ran
 from tests.rigs.rig import Rig
 from tests.rigs.test_verbs import BOTH, all_matched, check
@@ -37,6 +48,12 @@ MESSAGES = {
     "WRITE": (2, 601 + 1601),
     "WRITE_IMM": (4, 201 + 1001 + 1201 + 2201),
 }
+SIZES = [
+    middle + more
+    for middle in [*(2**k for k in range(17)), *(1024 * packets for packets in (3, 10, 63))]
+    for more in (-1, 0, 1)
+]
+"""Of phase sizes: 0 to 64 KiB + 1; exactly so many packets of the path MTU, and one byte off."""
 OPERATIONS = {
     "rc": [MESSAGES],
     "uc": [MESSAGES],
@@ -65,6 +82,10 @@ OPERATIONS = {
         {"SEND": (3, 91 + 95 + 97), "SEND_IMM": (2, 93 + 99)},
     ],
     "registrations": [{"WRITE": (8, 8 * 256)}],
+    "windows": [
+        {"WRITE": (2, 200), "WRITE_IMM": (1, 200), "READ": (2, 600), "SEND_INV": (2, 70 + 2500)}
+    ],
+    "sizes": [dict.fromkeys(("WRITE", "SEND", "READ", "WRITE_IMM"), (len(SIZES), sum(SIZES)))],
 }
 """What the client does on each connection of a phase: by kind, how many and how many bytes."""
 
@@ -72,14 +93,27 @@ OPERATIONS = {
 EXTENDED = {
     "lists": [{"SEND": (8, 1 + 3 + 5 + 7 + 4 * 10), "WRITE": (4, 2 + 4 + 6 + 8)}],
     "refused": [{"SEND": (2, 2 * 31)}],
+    "batches": [
+        {
+            "SEND": (6, 3 * (1 + 2001)),
+            "SEND_IMM": (3, 3 * 1001),
+            "WRITE": (3, 3 * 501),
+            "WRITE_IMM": (6, 3 * (1501 + 2501)),
+            "READ": (3, 3 * 8),
+        }
+    ],
 }
 """Where this is another with ``ibv_wr_*``: no list of elements; all of a batch is refused."""
+BINDS = {"BIND": (4, 0), "INVALIDATE": (1, 0)}
+"""What the server does in phase windows."""
 
 
 CALLS = {
-    "operations": {"ibv_post_send", "ibv_poll_cq"},
-    "extended": {"ibv_wr_complete", "ibv_start_poll"},
+    "operations": {"ibv_post_send", "ibv_bind_mw", "ibv_poll_cq"},
+    "extended": {"ibv_wr_complete", "ibv_bind_mw", "ibv_start_poll", "ibv_next_poll"},
 }
+BATCHED_ARRIVALS = 3 * 4
+"""Receives of phase batches that ibv_next_poll() brought."""
 
 
 def told_by(printed: Said, tell: Callable[[Connection], list[Any]]) -> dict[Key, list[Any]]:
@@ -143,7 +177,8 @@ def check_completion(traced: Traced, printed: Said) -> None:
 
 def run_group(rig: Rig, folder: Path, mode: str, group: str) -> tuple[Traced, Said]:
     wire = group != "errors"  # of those, not all requests leave their node
-    traced = run_traced(rig, folder, mode, [*compiled(rig), group], wire=wire)
+    argv = [*compiled(rig), group]
+    traced = run_traced(rig, folder, mode, argv, wire=wire, threads=group == "threads")
     return traced, said(traced.ran)
 
 
@@ -159,19 +194,34 @@ def amounts(one: Connection) -> dict[str, tuple[int, int]]:
 def test_operations(rig: Rig, tmp_path: Path, mode: str, group: str) -> None:
     """Against the program's source, its output, and the wire."""
     traced, printed = run_group(rig, tmp_path, mode, group)
-    for name, expected in OPERATIONS.items():
-        if group == "extended":
-            expected = EXTENDED.get(name, expected)
+    all_expected = OPERATIONS | EXTENDED if group == "extended" else OPERATIONS
+    for name, expected in all_expected.items():
         assert [amounts(one) for one in phase(printed, name, CLIENT)] == expected
+    assert [amounts(one) for one in phase(printed, "windows", SERVER)] == [BINDS]
+    (sizes,) = phase(printed, "sizes", CLIENT)
+    assert [one.size_bytes for one in sizes.sent[::4]] == SIZES
     check(traced)
     all_matched(traced)
     check_printed(traced, printed)
     check_datagrams(traced, printed)
     calls = traced.rows("select distinct c.text from ops o join calls c using (call)")
     assert {text for (text,) in calls} == CALLS[group]
+    batched = "select count(*) from ops o join calls c using (call) where text = 'ibv_next_poll'"
+    assert traced.rows(batched) == [(BATCHED_ARRIVALS if group == "extended" else 0,)]
+    check_polls(rig, tmp_path, traced)
     if mode == "full":
         assert traced.stage["completion"]["send_outstanding"] == 0
         check_regions(traced)
+
+
+def check_polls(rig: Rig, folder: Path, traced: Traced) -> None:
+    """Polls, empty ones apart, over all completion queues; mode full alone counts them."""
+    for rank in read_all(rig.share / folder.name):
+        queues = rank.objects_of("ib_cq")
+        seen = [sum(one.get(name, 0) for one in queues) for name in ("polls", "empty_polls")]
+        node = int(rank.header["host"].removeprefix("node"))
+        printed = polls(traced.ran.results[node]) if traced.mode == "full" else (0, 0)
+        assert tuple(seen) == printed
 
 
 def check_datagrams(traced: Traced, printed: Said) -> None:
@@ -187,7 +237,8 @@ def check_regions(traced: Traced) -> None:
     """The region of each one-sided request has its key, and contains what it touches."""
     regions = traced.result.tables["regions"].to_pylist()
     rows = traced.rows("select region, rkey, raddr, size_bytes from requests where owner = 1")
-    assert len({rkey for _, rkey, _, _ in rows}) == 2 + 4  # of both ends; phase registrations
+    used = {rkey for _, rkey, _, _ in rows}
+    assert len(used) == 2 + 4 + 4  # of both ends; phase registrations; binds of phase windows
     for region, rkey, raddr, size in rows:
         one = regions[region]
         assert one["key"] == rkey
@@ -221,6 +272,7 @@ ERRORS: dict[tuple[str, int], tuple[list[int], list[int], list[int]]] = {
     ("recovered", 0): ([FLUSHED] * 2, [FLUSHED] * 2, NONE),
     ("recovered", 1): ([GOOD] * 3, NONE, [GOOD] * 3),
     ("destroyed", 0): (NONE, NONE, NONE),
+    ("invalidated", 0): ([GOOD, GOOD, ACCESS, *FAILED], [FLUSHED] * 2, [GOOD, FLUSHED, FLUSHED]),
 }
 KILLED = {("killed", 0): ([*[GOOD] * 5, RETRIES, *FAILED], [FLUSHED] * 2, [GOOD] * 5)}
 """By phase and life: statuses of the client's requests and receives, of the server's receives."""
@@ -273,21 +325,32 @@ def test_errors(rig: Rig, tmp_path: Path, mode: str) -> None:
     traced, printed = run_group(rig, tmp_path, mode, "errors")
     assert statuses(printed) == ERRORS
     check_printed(traced, printed)
-    check_unmatched(traced, sent=3 + 3 + 4 + 3 + 3 + 3 + 2 + 3 + 3, received=4 + 3)
+    check_unmatched(traced, sent=3 + 3 + 4 + 3 + 3 + 3 + 2 + 3 + 3 + 3, received=4 + 3 + 1)
     flows = check_begun(traced, printed)
     refusals = {name: set(back.refusals) for name, (_, back) in flows.items() if back}
-    assert refusals["bad_rkey_write"] == refusals["bad_rkey_read"] == {NAK_ACCESS}
+    for name in ("bad_rkey_write", "bad_rkey_read", "invalidated"):
+        assert refusals[name] == {NAK_ACCESS}
     assert refusals["too_long"] == {NAK_OPERATION}
     assert RNR_NAK in refusals["not_ready"]
     assert flows["bad_lkey_send"][0] is not None
     assert len(flows["bad_lkey_send"][0].messages) == 1
     assert traced.result.ledger["balanced"]
+    check_not_offered(traced, printed)
     if mode == "full":
         completion = traced.stage["completion"]
         assert completion["send_outstanding"] == 3
         owners = traced.stage["one_sided"]["owners"]
-        assert owners["no_region"] == 2
+        assert owners["no_region"] == 2  # bad keys; a window's is known, also when it is void
         assert owners["ambiguous"] == owners["target_unknown"] == 0
+
+
+def check_not_offered(traced: Traced, printed: Said) -> None:
+    """The trace has the queue pairs that there were: none of XRC, which the driver refused."""
+    counts = dict(
+        traced.rows("select host, count(*) from endpoints join processes using (proc) group by all")
+    )
+    connected = Counter(f"node{node}" for node, _, _ in printed)
+    assert counts == connected
 
 
 @BOTH

@@ -132,6 +132,20 @@ static void destroyed(void)
         destroy(&l);
 }
 
+/* What soft-RoCE does not have: XRC. */
+static void not_offered(void)
+{
+    struct ibv_xrcd_init_attr domain = {IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, -1, 0};
+    struct ibv_qp_init_attr_ex attr = {
+        .send_cq = cqs[0], .recv_cq = cqs[0], .cap = {SLOTS, 0, 1, 0, 0}, .pd = pd,
+        .qp_type = IBV_QPT_XRC_SEND, .comp_mask = IBV_QP_INIT_ATTR_PD};
+    phase = "not_offered";
+    errno = 0;
+    check(!ibv_open_xrcd(device, &domain) && errno == EOPNOTSUPP, "ibv_open_xrcd");
+    errno = 0;
+    check(!ibv_create_qp_ex(device, &attr) && errno == EOPNOTSUPP, "ibv_create_qp_ex");
+}
+
 /* The server is killed when it has received five messages. */
 static void killed(void)
 {

@@ -8,7 +8,9 @@
  *   wc PHASE QPN LIFE RECEIVE WR_ID STATUS OPCODE BYTES IMM
  *     a completion (RECEIVE: 1 of the receive queue; opcode: enum ibv_wc_opcode)
  *   receives PHASE QPN LIFE COUNT
- *     posted to the queue pair's own queue */
+ *     posted to the queue pair's own queue
+ *   polls TOTAL EMPTY
+ *     at the end, of all completion queues: ibv_poll_cq, ibv_start_poll, ibv_next_poll */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <infiniband/verbs.h>
@@ -28,6 +30,7 @@ enum { RECEIVE = 1 << 16, MANY = 40, MOST = 64, MOST_POLLED = 4, DEADLINE_S = 30
 enum { WRITE = IBV_WR_RDMA_WRITE, WRITE_IMM = IBV_WR_RDMA_WRITE_WITH_IMM, SEND = IBV_WR_SEND };
 enum { SEND_IMM = IBV_WR_SEND_WITH_IMM, READ = IBV_WR_RDMA_READ, SIGNALED = IBV_SEND_SIGNALED };
 enum { SWAP = IBV_WR_ATOMIC_CMP_AND_SWP, ADD = IBV_WR_ATOMIC_FETCH_AND_ADD };
+enum { BIND = IBV_WR_BIND_MW, INVALIDATE = IBV_WR_LOCAL_INV, SEND_INV = IBV_WR_SEND_WITH_INV };
 enum { ACCESS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
                 IBV_ACCESS_REMOTE_ATOMIC };
 
@@ -57,6 +60,7 @@ static struct link *links[8];
 static struct ibv_send_wr list[MOST];
 static struct ibv_sge sges[MOST][MANY];
 static int listed, next_id;
+static unsigned polls, empty_polls;
 
 static void check(bool good, const char *what)
 {
@@ -104,6 +108,16 @@ static void connect_processes(const char *host)
 
 /* --- queue pairs ------------------------------------------------------------------------------ */
 
+static struct ibv_cq *open_queue(void)
+{
+    struct ibv_cq_init_attr_ex attr = {.cqe = 256};
+    attr.wc_flags = IBV_WC_EX_WITH_BYTE_LEN | IBV_WC_EX_WITH_IMM | IBV_WC_EX_WITH_QP_NUM;
+    struct ibv_cq_ex *more = extended ? ibv_create_cq_ex(device, &attr) : NULL;
+    struct ibv_cq *cq = more ? ibv_cq_ex_to_cq(more) : ibv_create_cq(device, 256, NULL, NULL, 0);
+    check(cq && !extended == !more, "ibv_create_cq");
+    return cq;
+}
+
 static void open_device(void)
 {
     struct ibv_device **all = ibv_get_device_list(NULL);
@@ -115,14 +129,9 @@ static void open_device(void)
     memset(memory, 0, MEMORY);
     pd = ibv_alloc_pd(device);
     mr = ibv_reg_mr(pd, memory, MEMORY, ACCESS);
-    for (int i = 0; i < 2; i++) {
-        struct ibv_cq_init_attr_ex attr = {.cqe = 256};
-        attr.wc_flags = IBV_WC_EX_WITH_BYTE_LEN | IBV_WC_EX_WITH_IMM | IBV_WC_EX_WITH_QP_NUM;
-        struct ibv_cq_ex *more = extended ? ibv_create_cq_ex(device, &attr) : NULL;
-        cqs[i] = more ? ibv_cq_ex_to_cq(more) : ibv_create_cq(device, 256, NULL, NULL, 0);
-        check(!extended == !more, "ibv_create_cq_ex");
-    }
-    check(pd && mr && cqs[0] && cqs[1], "resources");
+    for (int i = 0; i < 2; i++)
+        cqs[i] = open_queue();
+    check(pd && mr, "resources");
 }
 
 /* `split`: receives complete on a queue of their own. */
@@ -140,7 +149,8 @@ static void create(struct link *l, enum ibv_qp_type type, struct ibv_srq *srq, b
         more.send_ops_flags |= IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
     if (type == IBV_QPT_RC)
         more.send_ops_flags |= IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
-                               IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+                               IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_BIND_MW |
+                               IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_SEND_WITH_INV;
     l->qp = extended ? ibv_create_qp_ex(device, &more) : ibv_create_qp(pd, &attr);
     check(l->qp, "ibv_create_qp");
     for (struct link **at = links;; at++)
@@ -213,160 +223,8 @@ static void destroy(struct link *l)
             links[i] = NULL;
 }
 
-/* --- requests and completions ----------------------------------------------------------------- */
-
-/* Adds a request to the list that post() posts; it may be changed before. */
-static struct ibv_send_wr *add(struct link *l, int opcode, uint32_t size, int flags)
-{
-    struct ibv_send_wr *wr = &list[listed];
-    sges[listed][0] = (struct ibv_sge){(uintptr_t)memory, size, mr->lkey};
-    *wr = (struct ibv_send_wr){.wr_id = (unsigned)next_id++, .sg_list = sges[listed],
-                               .num_sge = 1, .opcode = (enum ibv_wr_opcode)opcode,
-                               .send_flags = (unsigned)flags};
-    if (opcode == WRITE_IMM || opcode == SEND_IMM)
-        wr->imm_data = htonl(0xA0000000u + (unsigned)wr->wr_id);
-    if (opcode == SWAP || opcode == ADD) {
-        wr->wr.atomic.remote_addr = l->other.address;
-        wr->wr.atomic.rkey = l->other.rkey;
-    } else if (l->ah) {
-        wr->wr.ud.ah = l->ah;
-        wr->wr.ud.remote_qpn = l->other.qpn;
-        wr->wr.ud.remote_qkey = QKEY;
-    } else if (opcode != SEND && opcode != SEND_IMM) {
-        wr->wr.rdma.remote_addr = l->other.address + 64u * (unsigned)listed;
-        wr->wr.rdma.rkey = l->other.rkey;
-    }
-    listed++;
-    return wr;
-}
-
-static void print_sent(const struct link *l, const struct ibv_send_wr *wr)
-{
-    int opcode = wr->opcode;
-    bool atomic = opcode == SWAP || opcode == ADD;
-    bool one_sided = opcode == WRITE || opcode == WRITE_IMM || opcode == READ;
-    uint64_t size = 0, address = atomic ? wr->wr.atomic.remote_addr : 0;
-    uint32_t rkey = atomic ? wr->wr.atomic.rkey : 0;
-    for (int i = 0; i < wr->num_sge; i++)
-        size += wr->sg_list[i].length;
-    if (one_sided) {
-        address = wr->wr.rdma.remote_addr;
-        rkey = wr->wr.rdma.rkey;
-    }
-    printf("sent %s %u %d %u %llu %d %llu %llu %u %u %d %d\n", phase, l->mine.qpn, l->life,
-           l->other.qpn, (unsigned long long)wr->wr_id, opcode, (unsigned long long)size,
-           (unsigned long long)address, rkey, ntohl(wr->imm_data),
-           (wr->send_flags & SIGNALED) != 0, wr->num_sge);
-}
-
-static void build(struct ibv_qp_ex *qp, const struct link *l, const struct ibv_send_wr *wr)
-{
-    qp->wr_id = wr->wr_id;
-    qp->wr_flags = wr->send_flags; /* the driver needs IBV_SEND_INLINE here, too */
-    if (wr->opcode == IBV_WR_SEND)
-        ibv_wr_send(qp);
-    else if (wr->opcode == IBV_WR_SEND_WITH_IMM)
-        ibv_wr_send_imm(qp, wr->imm_data);
-    else if (wr->opcode == IBV_WR_RDMA_WRITE)
-        ibv_wr_rdma_write(qp, wr->wr.rdma.rkey, wr->wr.rdma.remote_addr);
-    else if (wr->opcode == IBV_WR_RDMA_WRITE_WITH_IMM)
-        ibv_wr_rdma_write_imm(qp, wr->wr.rdma.rkey, wr->wr.rdma.remote_addr, wr->imm_data);
-    else if (wr->opcode == IBV_WR_RDMA_READ)
-        ibv_wr_rdma_read(qp, wr->wr.rdma.rkey, wr->wr.rdma.remote_addr);
-    else if (wr->opcode == IBV_WR_ATOMIC_CMP_AND_SWP)
-        ibv_wr_atomic_cmp_swp(qp, wr->wr.atomic.rkey, wr->wr.atomic.remote_addr, 0, 1);
-    else
-        ibv_wr_atomic_fetch_add(qp, wr->wr.atomic.rkey, wr->wr.atomic.remote_addr, 1);
-    if (l->ah)
-        ibv_wr_set_ud_addr(qp, l->ah, l->other.qpn, QKEY);
-    if (wr->send_flags & IBV_SEND_INLINE)
-        ibv_wr_set_inline_data(qp, memory, wr->sg_list->length);
-    else if (wr->num_sge > 1)
-        ibv_wr_set_sge_list(qp, (size_t)wr->num_sge, wr->sg_list);
-    else
-        ibv_wr_set_sge(qp, wr->sg_list->lkey, wr->sg_list->addr, wr->sg_list->length);
-}
-
-static int post_extended(struct link *l, struct ibv_send_wr **bad)
-{
-    struct ibv_qp_ex *qp = ibv_qp_to_qp_ex(l->qp);
-    check(qp, "ibv_qp_to_qp_ex");
-    ibv_wr_start(qp);
-    build(qp, l, list);
-    ibv_wr_abort(qp);
-    ibv_wr_start(qp);
-    for (int i = 0; i < listed; i++)
-        build(qp, l, &list[i]);
-    *bad = list;
-    return ibv_wr_complete(qp);
-}
-
-/* Posts the list; the number of requests that were accepted. */
-static int post(struct link *l)
-{
-    struct ibv_send_wr *bad = NULL;
-    int accepted = 0;
-    for (int i = 0; i + 1 < listed; i++)
-        list[i].next = &list[i + 1];
-    int result = extended ? post_extended(l, &bad) : ibv_post_send(l->qp, list, &bad);
-    for (struct ibv_send_wr *wr = list; wr && !(result && wr == bad); wr = wr->next, accepted++)
-        print_sent(l, wr);
-    check(!result || bad, "the refused request is not named");
-    listed = 0;
-    return accepted;
-}
-
-static void print_wc(const struct ibv_wc *wc)
-{
-    int life = -1;
-    for (int i = 0; i < 8; i++)
-        if (links[i] && links[i]->mine.qpn == wc->qp_num)
-            life = links[i]->life;
-    bool receive = wc->wr_id & RECEIVE, good = wc->status == IBV_WC_SUCCESS;
-    printf("wc %s %u %d %d %llu %d %d %u %u\n", phase, wc->qp_num, life, receive,
-           (unsigned long long)wc->wr_id, wc->status, good ? (int)wc->opcode : 0,
-           good && receive ? wc->byte_len : 0,
-           good && wc->wc_flags & IBV_WC_WITH_IMM ? ntohl(wc->imm_data) : 0);
-}
-
-/* One completion or none: behind the last one, the driver's ibv_next_poll() skips an entry. */
-static int poll_extended(struct ibv_cq_ex *cq, struct ibv_wc *wc)
-{
-    struct ibv_poll_cq_attr attr = {0};
-    int result = ibv_start_poll(cq, &attr);
-    if (result)
-        return result == ENOENT ? 0 : -result;
-    *wc = (struct ibv_wc){.wr_id = cq->wr_id, .status = cq->status};
-    wc->qp_num = ibv_wc_read_qp_num(cq);
-    if (cq->status == IBV_WC_SUCCESS) {
-        wc->opcode = ibv_wc_read_opcode(cq);
-        wc->byte_len = ibv_wc_read_byte_len(cq);
-        wc->wc_flags = ibv_wc_read_wc_flags(cq);
-        wc->imm_data = ibv_wc_read_imm_data(cq);
-    }
-    ibv_end_poll(cq);
-    return 1;
-}
-
-/* Polls until so many completions have come. */
-static void collect(int count)
-{
-    struct ibv_wc wc[MOST_POLLED];
-    time_t end = time(NULL) + DEADLINE_S;
-    for (int at = 0; count > 0; at = !at) {
-        int got = extended ? poll_extended((struct ibv_cq_ex *)cqs[at], wc)
-                           : ibv_poll_cq(cqs[at], MOST_POLLED, wc);
-        check(got >= 0 && time(NULL) < end, "completions");
-        for (int i = 0; i < got; i++)
-            print_wc(&wc[i]);
-        count -= got;
-        check(count >= 0, "more completions than expected");
-        if (!got)
-            sched_yield();
-    }
-}
-
-#include "verbs_phases.h" /* in one compilation: the phases are most of the program */
+#include "verbs_requests.h" /* in one compilation: it and the phases are most of the program */
+#include "verbs_phases.h"
 
 int main(int argc, char **argv)
 {
@@ -378,6 +236,7 @@ int main(int argc, char **argv)
     connect_processes(argc == 3 ? argv[2] : NULL);
     check(run_group(argv[1]), "there is no such group");
     meet();
+    printf("polls %u %u\n", polls, empty_polls);
     for (int i = 0; i < 2; i++)
         check(!ibv_destroy_cq(cqs[i]), "ibv_destroy_cq");
     check(!ibv_dereg_mr(mr) && !ibv_dealloc_pd(pd) && !ibv_close_device(device), "end");

@@ -213,7 +213,11 @@ static void registrations(void)
     destroy(&l);
 }
 
+#include "verbs_batches.h"
 #include "verbs_errors.h"
+#include "verbs_sizes.h"
+#include "verbs_threads.h"
+#include "verbs_windows.h"
 
 static bool run_group(const char *group)
 {
@@ -229,6 +233,12 @@ static bool run_group(const char *group)
         again();
         datagrams();
         registrations();
+        windows();
+        sizes();
+        if (extended)
+            batches();
+    } else if (!strcmp(group, "threads")) {
+        threads();
     } else if (!strcmp(group, "errors")) {
         bad_rkey("bad_rkey_write", WRITE, false);
         bad_rkey("bad_rkey_read", READ, true);
@@ -238,6 +248,8 @@ static bool run_group(const char *group)
         not_ready();
         recovered();
         destroyed();
+        invalidated();
+        not_offered();
     } else if (!strcmp(group, "killed")) {
         killed();
     } else {

@@ -13,6 +13,25 @@ _OPS = tuple_of(U8W, U8W, U4W, U4W, U1W, U1W, U1W, U1W, U4W)
 _COMPLETIONS = tuple_of(U8W, U8W, U4W, U4W, I4W, U1W, U1W, U1W, U1W)
 
 
+@kernel()
+def _split_head(
+    words: np.ndarray,
+    i: int,
+    first_channel: int,
+    channel_count: int,
+    head: tuple[np.ndarray, ...],
+) -> int:
+    """Fill row ``i`` of the four columns that begin both; return 1 if its channel is unknown."""
+    t_tsc, size_bytes, channel, ordinal = head
+    third = words[4 * i + 2]
+    own = np.uint32(third)
+    t_tsc[i] = words[4 * i]
+    size_bytes[i] = words[4 * i + 1]
+    channel[i] = first_channel + own
+    ordinal[i] = np.uint32(third >> np.uint64(32))
+    return int(own >= channel_count)
+
+
 @kernel(int64(*_NUMBERS, _OPS))
 def split_ops(
     words: np.ndarray,
@@ -31,16 +50,11 @@ def split_ops(
         columns: Of shape (n,), in the order of the record's fields.
     """
     t_tsc, size_bytes, channel, ordinal, op, call, depth, flags, aux = columns
+    head = (t_tsc, size_bytes, channel, ordinal)
     unknown = 0
     for i in range(len(t_tsc)):
-        t_tsc[i] = words[4 * i]
-        size_bytes[i] = words[4 * i + 1]
-        third, fourth = words[4 * i + 2], words[4 * i + 3]
-        own = np.uint32(third)
-        if own >= channel_count:
-            unknown += 1
-        channel[i] = first_channel + own
-        ordinal[i] = np.uint32(third >> np.uint64(32))
+        unknown += _split_head(words, i, first_channel, channel_count, head)
+        fourth = words[4 * i + 3]
         op[i] = np.uint8(fourth)
         call[i] = calls[np.uint8(fourth >> np.uint64(8))]
         depth[i] = np.uint8(fourth >> np.uint64(16))
@@ -67,16 +81,11 @@ def split_completions(
         columns: See there.
     """
     t_tsc, size_bytes, channel, ordinal, status, op, call, depth, flags = columns
+    head = (t_tsc, size_bytes, channel, ordinal)
     unknown = 0
     for i in range(len(t_tsc)):
-        t_tsc[i] = words[4 * i]
-        size_bytes[i] = words[4 * i + 1]
-        third, fourth = words[4 * i + 2], words[4 * i + 3]
-        own = np.uint32(third)
-        if own >= channel_count:
-            unknown += 1
-        channel[i] = first_channel + own
-        ordinal[i] = np.uint32(third >> np.uint64(32))
+        unknown += _split_head(words, i, first_channel, channel_count, head)
+        fourth = words[4 * i + 3]
         status[i] = np.int32(np.uint32(fourth))
         op[i] = np.uint8(fourth >> np.uint64(32))
         call[i] = calls[np.uint8(fourth >> np.uint64(40))]

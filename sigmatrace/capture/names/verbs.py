@@ -89,8 +89,12 @@ VERBS = Naming(
         "ib_qp": Endpoint(Layer.VERBS, _queue_pair),
         "mlx5_qp": Endpoint(Layer.MLX5DV, _queue_pair),
     },
-    frozenset(("ib_device", "ib_port", "ib_gid", "ib_cq", "ib_srq", "ib_ah", "ib_cm")).union(
-        ("mlx5_uar", "mlx5_umem", "mlx5_cq", "mlx5_av", "gpu")
+    frozenset(
+        (
+            *("ib_device", "ib_port", "ib_gid", "ib_pd", "ib_xrcd", "ib_comp_channel"),
+            *("ib_cq", "ib_srq", "ib_ah", "ib_cm"),
+            *("mlx5_uar", "mlx5_umem", "mlx5_cq", "mlx5_av", "gpu"),
+        )
     ),
     _destinations,
 )

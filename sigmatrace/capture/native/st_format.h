@@ -8,6 +8,7 @@
 #define ST_FORMAT_MAJOR 1
 #define ST_FORMAT_MINOR 0
 #define ST_UNKNOWN_PEER UINT64_MAX
+#define ST_SIZE_BITS_UNKNOWN 255u
 
 enum st_item { ST_ITEM_HEADER, ST_ITEM_CHUNK, ST_ITEM_OBJECT, ST_ITEM_CLOCK, ST_ITEM_END };
 
@@ -39,8 +40,8 @@ enum st_item { ST_ITEM_HEADER, ST_ITEM_CHUNK, ST_ITEM_OBJECT, ST_ITEM_CLOCK, ST_
 #define ST_FIELDS_mark(F, P)                                                                       \
     F(t_tsc, u8, "tsc") F(value, f8, "") F(name, u4, "") F(kind, u1, "") P(pad, 3)
 #define ST_FIELDS_aggregate(F, P)                                                                  \
-    F(count, u8, "") F(size_bytes, u8, "bytes") F(channel, u4, "") F(op, u1, "") F(depth, u1, "")  \
-    P(pad, 2) F(size_log2_max, u1, "") F(size_log2_min, u1, "") P(pad2, 6)
+    F(count, u8, "") F(size_bytes, u8, "bytes") F(channel, u4, "") F(op, u1, "")                   \
+    F(size_bits, u1, "") F(depth, u1, "") P(pad, 1)
 #define ST_FIELDS_target(F, P)                                                                     \
     F(raddr, u8, "") F(rkey, u8, "") F(context, u8, "") F(channel, u4, "") F(ordinal, u4, "")
 #define ST_FIELDS_request(F, P)                                                                    \

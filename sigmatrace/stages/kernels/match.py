@@ -10,7 +10,7 @@ from sigmatrace.kernel import (
     I8R,
     I8W,
     I8W2,
-    I8W3,
+    I8W4,
     U1R,
     U1W,
     U4R,
@@ -121,14 +121,15 @@ def runs_kernel(
         size_bytes: ``(n,)`` u8.
         low: Channel that the first two rows of ``span`` and ``sums`` stand for.
         span: ``(2 * channels, 7)`` i8, filled with -1, scratch and output, row
-            ``2 * (channel - low) + direction``: open run's begin and stop,
-            ``group * 2 + direction`` (0 sent, 1 received), largest of 2^32 - 1 - ordinal (so:
-            the smallest ordinal), largest ordinal, and the same two of ``aux``.
+            ``2 * (channel - low) + direction`` (0 sent, 1 received): open run's begin, stop and
+            key, largest of 2^32 - 1 - ordinal (so: the smallest ordinal), largest ordinal, and
+            the same two of ``aux``.
         sums: ``(2 * channels, 5)`` u8, zeros, output: messages, bytes in two limbs (sum of the
             low 32 bits, sum of the high 32 bits: exact for 2^32 rows of any size),
             uncertain ones (ORDER_UNCERTAIN (2) or FAILED (8)), and those of unknown size
             (SIZE_UNKNOWN (1)).
-        out_key: ``(n,)`` i8, output: ``group * 2 + direction`` of each closed run.
+        out_key: ``(n,)`` i8, output: ``(group * 2 + direction) * 2 + nested`` of each closed
+            run; nested is 1 for rows with NESTED (32).
         out_begin: ``(n,)`` i8, output: first ordinal.
         out_stop: ``(n,)`` i8, output: one past the last ordinal.
 
@@ -145,14 +146,16 @@ def runs_kernel(
         direction = np.int64(op[i] == 2)
         cell = (np.int64(channel[i]) - low) * 2 + direction
         ordinal, posted = np.int64(flow[i] & limb), np.int64(aux[i])
-        if span[cell, 1] != ordinal:
+        group = np.int64(flow[i] >> np.uint64(32)) - 1
+        key = (group * 2 + direction) * 2 + np.int64((flags[i] & 32) != 0)
+        if span[cell, 1] != ordinal or span[cell, 2] != key:
             if span[cell, 1] >= 0:
                 out_key[runs] = span[cell, 2]
                 out_begin[runs] = span[cell, 0]
                 out_stop[runs] = span[cell, 1]
                 runs += 1
             span[cell, 0] = ordinal
-            span[cell, 2] = (np.int64(flow[i] >> np.uint64(32)) - 1) * 2 + direction
+            span[cell, 2] = key
             span[cell, 3] = max(span[cell, 3], top - ordinal)
         span[cell, 1] = ordinal + 1
         span[cell, 4] = max(span[cell, 4], ordinal)
@@ -201,19 +204,22 @@ def union_kernel(key, begin, stop, out_key, out_begin, out_stop):
     return runs
 
 
-@kernel(void(U1R, U1R, U1R, I8W3))
-def count_kernel(layer, op, fate, out_count):
-    """Count rows by layer, operation and fate.
+@kernel(void(U1R, U1R, U1R, U1R, I8W4))
+def count_kernel(flags, layer, op, fate, out_count):
+    """Count rows by nesting, layer, operation and fate.
 
     Args:
+        flags: ``(n,)`` u1, ``trace_format.OpFlag``.
         layer: ``(n,)`` u1, ``trace_format.Layer``; values that have no plane count as 0 (unknown).
         op: ``(n,)`` u1, ``trace_format.Op``; values that have no row count as 0 (unknown).
         fate: ``(n,)`` u1, ``schema.Fate``, below 16.
-        out_count: ``(layers, operations, 16)`` i8, output, added to.
+        out_count: ``(2, layers, operations, 16)`` i8, output, added to; first the program's own,
+            then those with NESTED (32).
 
     Any order. Complexity O(n).
     """
     for i in range(op.size):
-        where = layer[i] if layer[i] < out_count.shape[0] else 0
-        what = op[i] if op[i] < out_count.shape[1] else 0
-        out_count[where, what, fate[i] & 15] += 1
+        nested = 1 if flags[i] & 32 else 0
+        where = layer[i] if layer[i] < out_count.shape[1] else 0
+        what = op[i] if op[i] < out_count.shape[2] else 0
+        out_count[nested, where, what, fate[i] & 15] += 1

@@ -6,9 +6,10 @@ from __future__ import annotations
 import numpy as np
 from numba import int64, void
 
-from sigmatrace.kernel import I4R, I8R, U1R, U8R, U8W, U8W2, kernel
+from sigmatrace.kernel import I4R, I8R, U1R, U4R, U8R, U8W, U8W2, kernel
 
-_NESTED = 32  # schema.OpFlag.NESTED: a cached kernel does not see a change elsewhere
+# OpFlag and SIZE_BITS_UNKNOWN of trace_format: a cached kernel does not see a change elsewhere.
+_SIZE_UNKNOWN, _NESTED, _SIZE_BITS_UNKNOWN = 1, 32, 255
 
 
 @kernel()
@@ -48,27 +49,24 @@ def _add_to_cell(sums, cell, size):
     sums[cell, 2] += size >> np.uint64(32)
 
 
-@kernel(int64(I4R, I4R, U1R, U1R, U1R, U1R, U8R, int64, int64, U8W2, U8W, U8W2))
-def pair_kernel(
-    src,
-    dst,
-    layer,
-    op,
-    depth,
-    flags,
-    size_bytes,
-    start,
-    cells,
-    table,
-    out_key,
-    sums,
-):
-    """Sum operations by (source, destination, layer, operation, nested).
+@kernel()
+def _size_bits(size, flags):
+    """Return the class of a size as mode ``aggregate`` records it (docs/format.md 2.5)."""
+    if flags & _SIZE_UNKNOWN:
+        return np.uint64(_SIZE_BITS_UNKNOWN)
+    bits = np.uint64(0)
+    while size != np.uint64(0):
+        size >>= np.uint64(1)
+        bits += np.uint64(1)
+    return bits
+
+
+@kernel(int64(U4R, U1R, U1R, U1R, U8R, int64, int64, U8W2, U8W, U8W2))
+def size_kernel(channel, op, depth, flags, size_bytes, start, cells, table, out_key, sums):
+    """Sum operations by (channel, class of sizes, operation, nested).
 
     Args:
-        src: ``(n,)`` i4, process number, -1 unknown; at most 2^25 - 2.
-        dst: ``(n,)`` i4, likewise.
-        layer: ``(n,)`` u1, below 16.
+        channel: ``(n,)`` u4, number of the channel in the run.
         op: ``(n,)`` u1.
         depth: ``(n,)`` u1; more than 0 is nested.
         flags: ``(n,)`` u1, ``trace_format.OpFlag``.
@@ -77,33 +75,30 @@ def pair_kernel(
         cells: Cells in use already.
         table: ``(slots, 2)`` u8, hash table of key + 1 (0: free) and its cell; slots is a power
             of two above the cells.
-        out_key: ``(capacity,)`` u8, output: source + 1 (25 bits), destination + 1 (25 bits),
-            layer (4), operation (8), nested (1), from the highest bit down.
-        sums: ``(capacity + 1, 4)`` u8, output, added to: count, bytes in two limbs (sum of the
-            low and of the high 32 bits), count of unknown sizes. The last row holds the
-            number of cells in use on return.
+        out_key: ``(capacity,)`` u8, output: channel (32 bits), bit length of the size or 255 when
+            it is not known (8), operation (8), nested (1), from the highest bit in use down.
+        sums: ``(capacity + 1, 3)`` u8, output, added to: count, bytes in two limbs (sum of the
+            low and of the high 32 bits). The last row holds the number of cells in use on
+            return.
 
     Returns:
         The first row not yet taken in: n, or less when there was no room for another cell.
 
-    Any order. Complexity O(n) expected.
+    Any order. Complexity O(n) expected. Source: docs/format.md 2.5.
     """
     one = np.uint64(1)
-    bits = _shift(table)
+    shift = _shift(table)
     i = start
-    while i < src.size:
-        key = (np.uint64(np.int64(src[i]) + 1) << np.uint64(38)) | (
-            np.uint64(np.int64(dst[i]) + 1) << np.uint64(13)
-        )
-        key |= (np.uint64(layer[i]) << np.uint64(9)) | (np.uint64(op[i]) << one)
-        key |= np.uint64(depth[i] > 0)
-        slot = _slot(key, bits, table)
+    while i < channel.size:
+        key = np.uint64(channel[i]) << np.uint64(17)
+        key |= _size_bits(size_bytes[i], flags[i]) << np.uint64(9)
+        key |= (np.uint64(op[i]) << one) | np.uint64(depth[i] > 0)
+        slot = _slot(key, shift, table)
         if table[slot, 0] == 0:
             if cells == out_key.size:
                 break
             cells = _enter(key, slot, cells, table, out_key)
         _add_to_cell(sums, table[slot, 1], size_bytes[i])
-        sums[table[slot, 1], 3] += np.uint64(flags[i] & 1)
         i += 1
     sums[out_key.size, 0] = np.uint64(cells)
     return i
@@ -137,12 +132,12 @@ def bin_kernel(
         flags: ``(n,)`` u1, ``trace_format.OpFlag``; rows with NESTED (32) are left out: the outer
             operation counts the same bytes.
         size_bytes: ``(n,)`` u8.
-        start: As in ``pair_kernel``, and so are the rest.
+        start: As in ``size_kernel``, and so are the rest.
         cells: Cells in use already.
         table: ``(slots, 2)`` u8.
         out_key: ``(capacity,)`` u8, output: bin (27 bits), process + 1 (25), layer (4),
             operation (8), from the highest bit down.
-        sums: ``(capacity + 1, 4)`` u8, output, added to: count, bytes in two limbs, unused.
+        sums: ``(capacity + 1, 3)`` u8, output, added to: count, bytes in two limbs.
 
     Returns:
         The first row not yet taken in.

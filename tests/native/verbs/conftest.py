@@ -10,6 +10,8 @@ import pytest
 from native_run import Result, compile_c, environment
 
 HERE = Path(__file__).parent
+FAKE = ("engine", "extended", "memory", "shared")
+PROGRAMS = ("traffic", "extended", "objects", "xrc")
 
 
 @pytest.fixture(scope="session")
@@ -28,11 +30,12 @@ def fake(verbs_shim: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of the in-process libibverbs.so.1 and of the programs."""
     folder = tmp_path_factory.mktemp("verbs")
     library = folder / "libibverbs.so.1"
-    others = [str(HERE / f"fake_{name}.c") for name in ("engine", "extended")]
+    others = [str(HERE / f"fake_{name}.c") for name in FAKE]
     version = [f"-Wl,--version-script={HERE / 'fake_ibverbs.map'}", "-Wl,-soname,libibverbs.so.1"]
     compile_c(HERE / "fake_ibverbs.c", library, *others, "-shared", "-fPIC", *version)
     link = [f"-L{folder}", "-l:libibverbs.so.1", f"-Wl,-rpath,{folder}"]
-    compile_c(HERE / "verbs_driver.c", folder / "driver", *link)
+    programs = [str(HERE / f"verbs_{name}.c") for name in PROGRAMS]
+    compile_c(HERE / "verbs_driver.c", folder / "driver", *programs, *link)
     compile_c(HERE / "verbs_plugin.c", folder / "plugin.so", "-shared", "-fPIC", *link)
     compile_c(HERE / "verbs_loader.c", folder / "loader", "-ldl")
     return folder

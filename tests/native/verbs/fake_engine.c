@@ -55,8 +55,10 @@ static enum ibv_wc_status deliver(struct fake_qp *from, const struct ibv_send_wr
     struct fake_qp *to = fake_qp_of(datagram ? wr->wr.ud.remote_qpn : from->destination);
     if (!to || to->ex.qp_base.state == IBV_QPS_ERR)
         return datagram ? IBV_WC_SUCCESS : IBV_WC_RETRY_EXC_ERR;
-    struct ibv_srq *srq = to->ex.qp_base.srq;
-    struct fake_receives *receives = srq ? &((struct fake_srq *)srq)->receives : &to->receives;
+    bool xrc = from->ex.qp_base.qp_type == IBV_QPT_XRC_SEND;
+    struct fake_srq *srq = xrc ? fake_srq_of(wr->qp_type.xrc.remote_srqn)
+                               : (struct fake_srq *)to->ex.qp_base.srq;
+    struct fake_receives *receives = srq ? &srq->receives : &to->receives;
     if (receives->in == receives->out)
         return datagram ? IBV_WC_SUCCESS : IBV_WC_RNR_RETRY_EXC_ERR;
     struct ibv_wc wc = {.wr_id = receives->entries[receives->out++ % FAKE_DEPTH].wr_id,
@@ -69,11 +71,12 @@ static enum ibv_wc_status deliver(struct fake_qp *from, const struct ibv_send_wr
     if (wr->opcode == IBV_WR_SEND_WITH_INV) {
         wc.wc_flags = IBV_WC_WITH_INV;
         wc.invalidated_rkey = wr->invalidate_rkey;
+        fake_invalidate(wr->invalidate_rkey);
     } else if (wr->opcode != IBV_WR_SEND) {
         wc.wc_flags = IBV_WC_WITH_IMM;
         wc.imm_data = wr->imm_data;
     }
-    complete(to->ex.qp_base.recv_cq, &wc, 0);
+    complete(xrc ? srq->cq : to->ex.qp_base.recv_cq, &wc, 0);
     return IBV_WC_SUCCESS;
 }
 
@@ -99,9 +102,11 @@ static enum ibv_wc_status carry_out(struct fake_qp *qp, const struct ibv_send_wr
         break;
     case IBV_WR_LOCAL_INV:
         *opcode = IBV_WC_LOCAL_INV;
+        fake_invalidate(wr->invalidate_rkey);
         break;
     case IBV_WR_BIND_MW:
         *opcode = IBV_WC_BIND_MW;
+        fake_bind(wr);
         break;
     default:
         *opcode = IBV_WC_SEND;

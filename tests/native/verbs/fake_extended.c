@@ -137,6 +137,22 @@ static void wr_send_imm(struct ibv_qp_ex *qp, __be32 imm)
 {
     add(qp, IBV_WR_SEND_WITH_IMM)->imm_data = imm;
 }
+static void wr_send_inv(struct ibv_qp_ex *qp, uint32_t rkey)
+{
+    add(qp, IBV_WR_SEND_WITH_INV)->invalidate_rkey = rkey;
+}
+static void wr_local_inv(struct ibv_qp_ex *qp, uint32_t rkey)
+{
+    add(qp, IBV_WR_LOCAL_INV)->invalidate_rkey = rkey;
+}
+static void wr_bind_mw(struct ibv_qp_ex *qp, struct ibv_mw *mw, uint32_t rkey,
+                       const struct ibv_mw_bind_info *info)
+{
+    struct ibv_send_wr *wr = add(qp, IBV_WR_BIND_MW);
+    wr->bind_mw.mw = mw;
+    wr->bind_mw.rkey = rkey;
+    wr->bind_mw.bind_info = *info;
+}
 static void wr_atomic_fetch_add(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t address, uint64_t n)
 {
     struct ibv_send_wr *wr = add(qp, IBV_WR_ATOMIC_FETCH_AND_ADD);
@@ -165,6 +181,11 @@ static void wr_set_ud_addr(struct ibv_qp_ex *qp, struct ibv_ah *ah, uint32_t qpn
     last(qp)->wr.ud.remote_qkey = qkey;
 }
 
+static void wr_set_xrc_srqn(struct ibv_qp_ex *qp, uint32_t number)
+{
+    last(qp)->qp_type.xrc.remote_srqn = number;
+}
+
 void fake_extend_qp(struct fake_qp *qp)
 {
     qp->extended = true;
@@ -180,5 +201,9 @@ void fake_extend_qp(struct fake_qp *qp)
     qp->ex.wr_set_sge = wr_set_sge;
     qp->ex.wr_set_sge_list = wr_set_sge_list;
     qp->ex.wr_set_inline_data = wr_set_inline_data;
+    qp->ex.wr_send_inv = wr_send_inv;
+    qp->ex.wr_local_inv = wr_local_inv;
+    qp->ex.wr_bind_mw = wr_bind_mw;
     qp->ex.wr_set_ud_addr = wr_set_ud_addr;
+    qp->ex.wr_set_xrc_srqn = wr_set_xrc_srqn;
 }

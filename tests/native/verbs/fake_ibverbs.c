@@ -8,27 +8,17 @@
 #include "fake_ibverbs.h"
 
 #define QPS 4096u
-#define MRS 1024u
 
 static struct fake_device device = {.base = {.node_type = IBV_NODE_CA,
                                              .transport_type = IBV_TRANSPORT_IB,
                                              .name = "uverbs0"}};
 static struct fake_qp *qps[QPS];
-static struct ibv_mr *mrs[MRS];
-static uint64_t mr_starts[MRS];
-static uint32_t next_qp = 0x11, next_mr = 1;
+static uint32_t next_qp = 0x11;
 static struct verbs_context *spare; /* the address of a closed context comes again */
 
 struct fake_qp *fake_qp_of(uint32_t number)
 {
     return qps[number % QPS];
-}
-
-bool fake_reaches(uint32_t rkey, uint64_t address, uint64_t bytes)
-{
-    uint32_t at = (rkey >> 8) % MRS;
-    return mrs[at] && mrs[at]->rkey == rkey && address >= mr_starts[at] &&
-           address + bytes <= mr_starts[at] + mrs[at]->length;
 }
 
 struct ibv_device **ibv_get_device_list(int *count)
@@ -60,20 +50,11 @@ __be64 ibv_get_device_guid(struct ibv_device *of)
     return value;
 }
 
+static struct ibv_pd *alloc_parent_domain(struct ibv_context *,
+                                          struct ibv_parent_domain_init_attr *);
 static struct ibv_qp *create_qp_ex(struct ibv_context *, struct ibv_qp_init_attr_ex *);
 static struct ibv_cq_ex *create_cq_ex(struct ibv_context *, struct ibv_cq_init_attr_ex *);
-static struct ibv_srq *create_srq_ex(struct ibv_context *, struct ibv_srq_init_attr_ex *);
 static int query_port(struct ibv_context *, uint8_t, struct ibv_port_attr *, size_t);
-
-static int bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind)
-{
-    struct ibv_send_wr wr = {.wr_id = bind->wr_id,
-                             .opcode = IBV_WR_BIND_MW,
-                             .send_flags = bind->send_flags},
-                       *bad;
-    (void)mw;
-    return fake_post_send(qp, &wr, &bad);
-}
 
 struct ibv_context *ibv_open_device(struct ibv_device *of)
 {
@@ -84,14 +65,15 @@ struct ibv_context *ibv_open_device(struct ibv_device *of)
     context->query_port = query_port;
     context->create_qp_ex = create_qp_ex;
     context->create_cq_ex = create_cq_ex;
-    context->create_srq_ex = create_srq_ex;
+    context->alloc_parent_domain = alloc_parent_domain;
+    fake_extend_memory(context);
+    fake_extend_shared(context);
     context->context.device = of;
     context->context.abi_compat = __VERBS_ABI_IS_EXTENDED;
     context->context.ops.post_send = fake_post_send;
     context->context.ops.post_recv = fake_post_recv;
     context->context.ops.post_srq_recv = fake_post_srq_recv;
     context->context.ops.poll_cq = fake_poll_cq;
-    context->context.ops.bind_mw = bind_mw;
     return &context->context;
 }
 
@@ -174,62 +156,44 @@ struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
     return pd;
 }
 
+static struct ibv_pd *alloc_parent_domain(struct ibv_context *context,
+                                          struct ibv_parent_domain_init_attr *attr)
+{
+    (void)attr;
+    return ibv_alloc_pd(context);
+}
+
+struct ibv_pd *ibv_import_pd(struct ibv_context *context, uint32_t handle)
+{
+    struct ibv_pd *pd = calloc(1, sizeof(*pd));
+    pd->context = context;
+    pd->handle = handle;
+    return pd;
+}
+
+void ibv_unimport_pd(struct ibv_pd *pd)
+{
+    free(pd);
+}
+
 int ibv_dealloc_pd(struct ibv_pd *pd)
 {
     free(pd);
     return 0;
 }
 
-static struct ibv_mr *registered(struct ibv_pd *pd, void *address, size_t length, uint64_t start)
+struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context)
 {
-    struct ibv_mr *mr = calloc(1, sizeof(*mr));
-    *mr = (struct ibv_mr){.context = pd->context, .pd = pd, .addr = address, .length = length};
-    mr->lkey = next_mr++ << 8 | 1;
-    mr->rkey = mr->lkey;
-    mrs[(mr->rkey >> 8) % MRS] = mr;
-    mr_starts[(mr->rkey >> 8) % MRS] = start;
-    return mr;
+    struct ibv_comp_channel *channel = calloc(1, sizeof(*channel));
+    channel->context = context;
+    return channel;
 }
 
-struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *address, size_t length, uint64_t iova,
-                                unsigned int access)
+int ibv_destroy_comp_channel(struct ibv_comp_channel *channel)
 {
-    (void)access;
-    return registered(pd, address, length, iova);
-}
-
-struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *address, size_t length, int access)
-{
-    return ibv_reg_mr_iova2(pd, address, length, (uintptr_t)address, (unsigned)access);
-}
-
-struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *address, size_t length, uint64_t iova,
-                               int access)
-{
-    return ibv_reg_mr_iova2(pd, address, length, iova, (unsigned)access);
-}
-
-struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova,
-                                 int fd, int access)
-{
-    (void)offset, (void)fd, (void)access;
-    return registered(pd, NULL, length, iova);
-}
-
-int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *address, size_t length,
-                 int access)
-{
-    (void)flags, (void)pd, (void)access;
-    mr->addr = address;
-    mr->length = length;
-    mr_starts[(mr->rkey >> 8) % MRS] = (uintptr_t)address;
-    return 0;
-}
-
-int ibv_dereg_mr(struct ibv_mr *mr)
-{
-    mrs[(mr->rkey >> 8) % MRS] = NULL;
-    free(mr);
+    if (channel->refcnt)
+        return EBUSY;
+    free(channel);
     return 0;
 }
 
@@ -241,6 +205,8 @@ struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_cont
     cq->ex.context = context;
     cq->ex.cq_context = cq_context;
     cq->ex.channel = channel;
+    if (channel)
+        channel->refcnt++;
     cq->ex.cqe = cqe;
     return (struct ibv_cq *)&cq->ex;
 }
@@ -255,37 +221,18 @@ static struct ibv_cq_ex *create_cq_ex(struct ibv_context *context,
 
 int ibv_destroy_cq(struct ibv_cq *cq)
 {
+    if (cq->channel)
+        cq->channel->refcnt--;
     free(cq);
     return 0;
 }
 
-struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr)
-{
-    struct fake_srq *srq = calloc(1, sizeof(*srq));
-    (void)attr;
-    srq->base.context = pd->context;
-    srq->base.pd = pd;
-    return &srq->base;
-}
-
-static struct ibv_srq *create_srq_ex(struct ibv_context *context,
-                                     struct ibv_srq_init_attr_ex *attr)
-{
-    (void)context;
-    return ibv_create_srq(attr->pd, (struct ibv_srq_init_attr *)attr);
-}
-
-int ibv_destroy_srq(struct ibv_srq *srq)
-{
-    free(srq);
-    return 0;
-}
-
-struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
+static struct ibv_qp *made(struct ibv_context *context, struct ibv_pd *pd,
+                           const struct ibv_qp_init_attr *attr)
 {
     struct fake_qp *qp = calloc(1, sizeof(*qp));
     struct ibv_qp *base = &qp->ex.qp_base;
-    base->context = pd->context;
+    base->context = context;
     base->pd = pd;
     base->send_cq = attr->send_cq;
     base->recv_cq = attr->recv_cq;
@@ -298,10 +245,15 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
     return base;
 }
 
+struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
+{
+    return made(pd->context, pd, attr);
+}
+
 static struct ibv_qp *create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr)
 {
-    struct ibv_qp *qp = ibv_create_qp(attr->pd, (struct ibv_qp_init_attr *)attr);
-    (void)context;
+    struct ibv_qp *qp = made(context, attr->comp_mask & IBV_QP_INIT_ATTR_PD ? attr->pd : NULL,
+                             (struct ibv_qp_init_attr *)attr);
     if (attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS)
         fake_extend_qp((struct fake_qp *)qp);
     return qp;
@@ -341,6 +293,22 @@ int ibv_query_qp(struct ibv_qp *base, struct ibv_qp_attr *attr, int mask,
     return 0;
 }
 
+/* Asked for before the first transition; only the lower half of the options is accepted. */
+int ibv_set_ece(struct ibv_qp *qp, struct ibv_ece *ece)
+{
+    if (qp->state != IBV_QPS_RESET)
+        return EINVAL;
+    ((struct fake_qp *)qp)->ece = *ece;
+    ((struct fake_qp *)qp)->ece.options &= 0xffff;
+    return 0;
+}
+
+int ibv_query_ece(struct ibv_qp *qp, struct ibv_ece *ece)
+{
+    *ece = ((struct fake_qp *)qp)->ece;
+    return 0;
+}
+
 int ibv_destroy_qp(struct ibv_qp *qp)
 {
     qps[qp->qp_num % QPS] = NULL;
@@ -355,6 +323,15 @@ struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
     ah->base.context = pd->context;
     ah->base.pd = pd;
     return &ah->base;
+}
+
+struct ibv_ah *ibv_create_ah_from_wc(struct ibv_pd *pd, struct ibv_wc *wc, struct ibv_grh *grh,
+                                     uint8_t port)
+{
+    struct ibv_ah_attr attr = {.port_num = port, .is_global = 1, .dlid = wc->slid};
+    attr.grh.dgid = grh->sgid;
+    attr.grh.sgid_index = 1;
+    return ibv_create_ah(pd, &attr);
 }
 
 int ibv_destroy_ah(struct ibv_ah *ah)

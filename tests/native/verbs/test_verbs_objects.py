@@ -5,14 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-
-def merged(rank, kind: str) -> list[dict]:
-    """The last state of each object of a type."""
-    found: dict[int, dict] = {}
-    for item in rank.objects_of(kind):
-        found.setdefault(item["id"], {}).update({k: v for k, v in item.items() if k != "t_tsc"})
-    return list(found.values())
+from plain_reader import merged
 
 
 def test_device_port_and_gids(run) -> None:
@@ -80,29 +73,6 @@ def test_a_context_opened_again_at_the_same_address(run) -> None:
     assert rank.end["lost"] == {}
 
 
-def test_memory_regions(run) -> None:
-    rank = run("driver", "regions", mode="simple").rank()
-    regions = merged(rank, "memory")
-    base = regions[0]["address"]
-    assert [
-        (
-            r["address"] - base if r["address"] >= base else r["address"],
-            r["length_bytes"],
-            r.get("iova"),
-            r.get("dmabuf_fd"),
-            r["access"],
-        )
-        for r in regions
-    ] == [
-        (0, 8192, None, None, 3),
-        (0, 100, 0x5000, None, 0),
-        (0x7000, 200, 0x7000, 11, 1),
-        (0, 300, None, None, 1 << 20 | 4),  # registered by libibverbs for itself: once
-        (50, 400, None, None, 0),  # registered anew
-    ]
-    assert all(r["key"] and r["closed_tsc"] for r in regions)
-
-
 def test_empty_polls_are_counted(run) -> None:
     rank = run("driver", "polls", 1234).rank()
     (cq,) = merged(rank, "ib_cq")
@@ -127,9 +97,57 @@ def test_other_look_ups_are_left_alone(run, fake: Path) -> None:
     assert not run("loader", "plain", fake / "libibverbs.so.1").ranks()
 
 
+def test_domains_and_channels(run) -> None:
+    rank = run("driver", "domains").rank()
+    device, plain, parent, imported = (
+        merged(rank, "ib_device")[0]["id"],
+        *merged(rank, "ib_pd"),
+    )
+    assert [pd["device"] for pd in (plain, parent, imported)] == [device] * 3
+    assert parent["parent"] == plain["id"] and "parent" not in plain
+    own, there = merged(rank, "memory")
+    assert (own["pd"], there["pd"]) == (plain["id"], imported["id"])
+    (channel,) = merged(rank, "ib_comp_channel")
+    assert channel["device"] == device
+    assert [cq.get("channel") for cq in merged(rank, "ib_cq")] == [None] + [channel["id"]] * 2
+    (ah,) = merged(rank, "ib_ah")  # made from a completion
+    assert (ah["pd"], ah["dgid"], ah["dlid"]) == (parent["id"], bytes(15) + b"\x03", 5)
+    assert ah["sgid"] == bytes(15) + b"\x02"
+    last = max(cq["closed_tsc"] for cq in merged(rank, "ib_cq") if "channel" in cq)
+    assert last < channel["closed_tsc"]  # what was refused before did not end it
+    assert all(x["closed_tsc"] for x in (plain, parent, imported, ah, there))
+    assert rank.end["lost"] == {}
+
+
+def test_what_a_connection_negotiates(run) -> None:
+    rank = run("driver", "negotiated").rank()
+    first, _b, second, _d = merged(rank, "ib_qp")
+    (pd,) = merged(rank, "ib_pd")
+    for number, qp in enumerate((first, second), 1):
+        assert (qp["ece_vendor_id"], qp["ece_options"], qp["ece_comp_mask"]) == (
+            0x15B3,
+            number,
+            number,
+        )
+        attributes = {
+            **{"path_mtu_bytes": 4096, "timeout": 14, "retry_cnt": 7, "rnr_retry": 6},
+            **{"min_rnr_timer": 12, "max_rd_atomic": 16, "max_dest_rd_atomic": 15, "access": 2},
+            **{"pkey_index": 0, "sl": 0, "hop_limit": 0, "pd": pd["id"]},
+        }
+        assert qp.items() >= attributes.items()
+    asked = [q["ece_options"] for q in rank.objects_of("ib_qp") if "ece_options" in q]
+    assert asked == [0x70001, 1, 0x70002, 2]  # asked for, in force
+    states = [
+        [q["state"] for q in rank.objects_of("ib_qp") if q["id"] == qp["id"] and "state" in q]
+        for qp in (first, second)
+    ]
+    # The second breaks by itself; a query tells. (A query that says nothing new adds nothing.)
+    assert states == [["reset", "init", "rtr", "rts"], ["reset", "init", "rtr", "rts", "error"]]
+
+
 def test_a_program_bound_to_the_old_interface(run) -> None:
     rank = run("driver", "old", mode="simple").rank()
-    assert len(merged(rank, "ib_device")) == 1
+    assert len(merged(rank, "ib_device")) == 1 and not merged(rank, "ib_comp_channel")
 
 
 def test_nothing_is_wrapped_unless_the_layer_is_chosen(run) -> None:

@@ -57,14 +57,14 @@ def match(ring, *pieces, order=None):
     resolved = stage.resolve(merged, run)
     ledger = stage.account(resolved)
     check_balance(ledger, sum(map(len, pieces)))
-    for layer in ledger["layers"].values():
-        check_kinds(layer)
+    for book in (ledger, *ledger["layers"].values()):
+        for part in (book, book["own"], book["nested"]):
+            check_kinds(part)
     assert ledger["ops"] == sum(layer["ops"] for layer in ledger["layers"].values())
     return parts, stage.results(resolved)["messages"].to_pylist(), ledger
 
 
 def check_balance(ledger, rows):
-    check_kinds(ledger)
     for one in ledger["balance"]:
         left = rows if one["left"] == "records.op" else one["left"]
         assert left == sum(one["right"]), one
@@ -194,6 +194,7 @@ PIECE = st.lists(
     st.tuples(
         st.sampled_from([(0, Op.SEND), (1, Op.RECV), (2, Op.SEND), (3, Op.RECV), (4, Op.GET)]),
         st.integers(0, 12),
+        st.sampled_from([0, OpFlag.NESTED, OpFlag.SYNC, OpFlag.SIGNALED]),
     ),
     max_size=12,
 )
@@ -206,16 +207,27 @@ def test_counts_equal_sets_in_whatever_order_partitions_are_merged(ring, pieces,
     random.shuffle(order)
     rows = [
         [
-            {"channel": c, "op": op, "ordinal": k, "aux": k, "proc": int(c in (1, 2))}
-            for (c, op), k in piece
+            {
+                "channel": c,
+                "op": op,
+                "ordinal": k,
+                "aux": k,
+                "flags": flags,
+                "proc": int(c in (1, 2)),
+            }
+            for (c, op), k, flags in piece
         ]
         for piece in pieces
     ]
     _, messages, ledger = match(ring, *rows, order=order)
     seen, count = defaultdict(set), Counter()
-    for (c, _), k in itertools.chain(*pieces):
+    below, count_below = defaultdict(set), Counter()
+    for (c, _), k, flags in itertools.chain(*pieces):
         seen[c].add(k)
         count[c] += 1
+        if flags == OpFlag.NESTED:
+            below[c].add(k)
+            count_below[c] += 1
     for row in messages:
         out, back = (0, 1) if row["src_proc"] == 0 else (2, 3)
         assert (row["sent"], row["received"]) == (count[out], count[back])
@@ -224,6 +236,17 @@ def test_counts_equal_sets_in_whatever_order_partitions_are_merged(ring, pieces,
     assert ledger["one_sided"] == count[4]
     duplicates = sum(count[c] - len(seen[c]) for c in (0, 2))
     assert ledger["sends_unmatched"]["duplicate"] == duplicates
+    nested = ledger["nested"]
+    for end, pairs in (("sends", [(0, 1), (2, 3)]), ("receives", [(1, 0), (3, 2)])):
+        assert nested[end] == sum(count_below[here] for here, _ in pairs)
+        matched = sum(len(below[here] & seen[there]) for here, there in pairs)
+        assert nested[f"{end}_matched"] == matched
+        assert ledger["own"][f"{end}_matched"] == ledger[f"{end}_matched"] - matched
+        again = sum(count_below[here] - len(below[here]) for here, _ in pairs)
+        assert nested[f"{end}_unmatched"]["duplicate"] == again
+    assert (nested["one_sided"], ledger["own"]["one_sided"]) == (
+        count_below[4], count[4] - count_below[4],
+    )  # fmt: skip
 
 
 @given(
@@ -247,7 +270,7 @@ def test_restore_hands_the_ordinals_out_by_posting_order(rows, base):
 
 
 def test_fates_fit_the_counting_table():
-    assert max(Fate) < COUNTS[2]
+    assert max(Fate) < COUNTS[3]
 
 
 def test_a_put_with_data_is_the_send_of_the_arrival_that_shows_its_data():
@@ -315,3 +338,44 @@ def test_one_layer_needs_no_line_of_its_own(ring):
         "receives   0, matched 0",
         "one-sided  1",
     ]
+
+
+def test_nested_messages_have_a_line_of_their_own(ring):
+    """A provider's own messages, of which one in ten shows its other end, are not the program's."""
+    run, _, _ = ring
+    stage, below = Match(), {"flags": OpFlag.NESTED | OpFlag.INLINE}
+    rows = [
+        *message_rows(0, Op.SEND, 20),
+        *message_rows(1, Op.RECV, 20, proc=1),
+        *message_rows(2, Op.SEND, 1000, proc=1, **below),
+        *message_rows(3, Op.RECV, 100, **below),
+        *message_rows(5, Op.SEND, 7, **below),
+        *message_rows(4, Op.PUT, 3, **below),
+        *message_rows(4, Op.PUT, 2, first=3),
+    ]
+    parts, _, ledger = match(ring, rows[::2], rows[1::2])
+    merged = functools.reduce(stage.combine, map(stage.summarize, parts))
+    assert stage.lines(stage.resolve(merged, run), run) == [
+        "sends      20, matched 20 (100.0 %)",
+        "receives   20, matched 20 (100.0 %)",
+        "one-sided  2",
+        "nested     sends 1 007, matched 100 (9.9 %); receives 100, matched 100 (100.0 %);"
+        " one-sided 3",
+    ]
+    assert ledger["nested"]["sends_unmatched"]["not_seen_received"] == 900
+    assert ledger["nested"]["sends_unmatched"]["peer_unknown"] == 7
+    assert ledger["own"]["sends_matched"] == ledger["own"]["sends"] == 20
+    assert ledger["sends_matched"] == 120
+
+
+def test_each_end_of_a_message_is_nested_or_not_by_itself(ring):
+    """One end may see the provider's call, where the other's is the program's own."""
+    rows = [
+        *message_rows(0, Op.SEND, 4, flags=OpFlag.NESTED),
+        *message_rows(0, Op.SEND, 4, first=4),
+        *message_rows(1, Op.RECV, 6, proc=1),
+    ]
+    _, _, ledger = match(ring, rows)
+    assert (ledger["nested"]["sends_matched"], ledger["own"]["sends_matched"]) == (4, 2)
+    assert (ledger["nested"]["receives_matched"], ledger["own"]["receives_matched"]) == (0, 6)
+    assert ledger["own"]["sends_unmatched"]["not_seen_received"] == 2

@@ -26,7 +26,7 @@ REQUEST = st.fixed_dictionaries(
     {
         "proc": st.integers(0, 2),
         "object": st.integers(8, 11),
-        "opcode": st.sampled_from([*range(16), 255]),
+        "opcode": st.sampled_from([*range(17), 255]),
         "rkey": st.sampled_from([5, 6, 7, 2**32 - 1]),
         "raddr": st.sampled_from([0, 32, 4096, 4100, 2**63, 2**64 - 8192, 2**64 - 64, 2**64 - 8]),
         "size_bytes": st.sampled_from([0, 8, 64, 4096]),

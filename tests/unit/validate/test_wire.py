@@ -5,7 +5,9 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from sigmatrace.trace_format import Dir, Layer, Op, Queue
+import pytest
+
+from sigmatrace.trace_format import Dir, Layer, Op, OpFlag, Queue
 from sigmatrace.validate.pcap import read_capture
 from sigmatrace.validate.wire import Places, Wire
 from tests.factories import make_partition, make_run, queue_pair
@@ -79,9 +81,9 @@ def comparing(tmp_path: Path, frames) -> Wire:
     return Wire(partial(read_capture, path), str(path))
 
 
-def outcome(tmp_path: Path, frames=FRAMES, of=None):
+def outcome(tmp_path: Path, frames=FRAMES, of=None, parts=PARTS):
     stage = comparing(tmp_path, frames)
-    right, left = (stage.summarize(part) for part in reversed(PARTS))
+    right, left = (stage.summarize(part) for part in reversed(parts))
     of = of or run()
     resolved = stage.resolve(stage.combine(left, right), of)
     table = stage.results(resolved)["wire_flows"].to_pylist()
@@ -117,6 +119,20 @@ def test_differences_are_told(tmp_path):
     missing = f"{A} to queue pair 0x33 of {B}: send: 1 of 50 bytes in the trace, 0 of 0 bytes"
     assert [line.strip() for line in lines[1:]] == [told, f"{missing} on the wire"]
     assert account["differing"] == [line.strip() for line in lines[1:]]
+
+
+@pytest.mark.parametrize("flags", [0, OpFlag.ORDER_UNCERTAIN])
+def test_an_uncertain_order_is_not_compared(tmp_path, flags):
+    """Threads that post to one queue pair may be numbered in another order than they went."""
+    swapped = make_partition(
+        0,
+        ops=[op(Op.SEND, 10), op(Op.SEND, 20) | {"flags": flags}],
+        requests=[request(0, SEND, 20), request(1, SEND, 10)],
+    )
+    frames = [packet(wire.SEND_ONLY, 5, 10), packet(wire.SEND_ONLY, 6, 20)]
+    _, account, lines = outcome(tmp_path, frames, parts=[swapped, make_partition(1)])
+    assert (account["equal"], account["requests"]) == (int(flags != 0), 2)
+    assert lines[0] == f"wire       1 flow, {'all equal' if flags else '1 different'}"
 
 
 def test_without_requests_amounts_are_compared(tmp_path):

@@ -5,17 +5,32 @@
 
 #include "core.h"
 
-#define FIRST_ROWS 512u
+#define FIRST_ROWS 4096u
 #define LAST_ROWS (256u << 10)
 #define WINDOW 8u
+#define SPREAD 0x9e3779b9u /* 2^32 over the golden ratio */
 
-/* channel, op, depth and two zero bytes as one number; never 0, because op is not. */
+/* channel, op, size_bits, depth and a zero byte as one number; never 0, because op is not. */
 static inline uint64_t *key_of(struct st_aggregate_record *row)
 {
     return (uint64_t *)((uint8_t *)row + offsetof(struct st_aggregate_record, channel));
 }
 
-_Static_assert(offsetof(struct st_aggregate_record, channel) % 8 == 0, "the key is one word");
+_Static_assert(offsetof(struct st_aggregate_record, channel) % 8 == 0 &&
+                   sizeof(struct st_aggregate_record) % 8 == 0,
+               "the key is one word");
+
+/* op and depth are where they are in `what`, the class of the size (format.md 2.5) between them.
+ * Unknown sizes are 0. */
+static inline uint64_t key_to(uint64_t size_bytes, uint32_t channel, uint64_t what)
+{
+    uint32_t bits = 0;
+    if (ST_LIKELY(size_bytes))
+        bits = 64 - (uint32_t)__builtin_clzll(size_bytes);
+    else if (what & (uint64_t)ST_SIZE_UNKNOWN << 24)
+        bits = ST_SIZE_BITS_UNKNOWN;
+    return channel | (uint64_t)(((uint32_t)what & 0xff00ff) | bits << 8) << 32;
+}
 
 static struct st_rows *add_level(struct st_thread *thread)
 {
@@ -38,22 +53,23 @@ static struct st_rows *add_level(struct st_thread *thread)
     return level;
 }
 
-/* Ids of channels are dense: neighbours get rows side by side, each its own. */
-static inline uint64_t home_of(uint64_t key)
+/* Ids of channels are dense: neighbours get rows side by side, each its own. For each operation,
+ * class of sizes and depth such a series begins elsewhere, spread over the whole table. */
+static inline uint64_t home_of(uint64_t key, uint64_t mask)
 {
-    return key + (key >> 32) * 67;
+    uint64_t turn = (uint32_t)(key >> 32) * SPREAD;
+    return (key + (turn * (mask + 1) >> 32)) & mask;
 }
 
 static struct st_aggregate_record *find_in(struct st_rows *level, uint64_t key)
 {
-    uint64_t home = home_of(key);
+    uint64_t home = home_of(key, level->mask);
     for (uint64_t i = 0; i < WINDOW; i++) {
         struct st_aggregate_record *row = &level->rows[(home + i) & level->mask];
         uint64_t *word = key_of(row);
         if (*word == key)
             return row;
         if (!*word) {
-            row->size_log2_min = UINT8_MAX;
             *word = key;
             return row;
         }
@@ -63,12 +79,8 @@ static struct st_aggregate_record *find_in(struct st_rows *level, uint64_t key)
 
 static inline void add(struct st_aggregate_record *row, uint64_t size_bytes)
 {
-    uint8_t bits = (uint8_t)(63 - __builtin_clzll(size_bytes | 1) + (size_bytes != 0));
     row->size_bytes += size_bytes;
-    if (ST_UNLIKELY(bits > row->size_log2_max))
-        row->size_log2_max = bits;
-    if (ST_UNLIKELY(bits < row->size_log2_min))
-        row->size_log2_min = bits;
+    ST_BARRIER(); /* two additions: as one of vectors they are slower */
     row->count++;
 }
 
@@ -99,17 +111,16 @@ static __attribute__((noinline)) void add_slow(uint64_t size_bytes, uint64_t key
     thread->busy = 0;
 }
 
-void st_aggregate_add(uint64_t size_bytes, uint32_t channel, uint8_t op, uint8_t depth)
+void st_aggregate_add(uint64_t size_bytes, uint32_t channel, uint64_t what)
 {
-    uint64_t key = channel | (uint64_t)op << 32 | (uint64_t)depth << 40;
+    uint64_t key = key_to(size_bytes, channel, what);
     struct st_thread *thread = st_local.thread;
     if (ST_UNLIKELY(st_local.generation != st_generation() || thread->busy ||
                     !thread->level_count)) {
         add_slow(size_bytes, key);
         return;
     }
-    struct st_rows *level = &thread->levels[0];
-    struct st_aggregate_record *row = &level->rows[home_of(key) & level->mask];
+    struct st_aggregate_record *row = &thread->levels[0].rows[home_of(key, FIRST_ROWS - 1)];
     thread->busy = 1;
     ST_BARRIER();
     bool found = *key_of(row) == key;

@@ -239,7 +239,8 @@ ST_HIDDEN void st_background_forked(bool may_start);
 
 /* --- aggregate.c ---------------------------------------------------------------------------------------- */
 
-ST_HIDDEN void st_aggregate_add(uint64_t size_bytes, uint32_t channel, uint8_t op, uint8_t depth);
+/* `channel` and `what` as in st_op_store. */
+ST_HIDDEN void st_aggregate_add(uint64_t size_bytes, uint32_t channel, uint64_t what);
 ST_HIDDEN bool st_aggregate_flush(struct st_thread *thread);
 
 /* --- record.c -------------------------------------------------------------------------------------------- */

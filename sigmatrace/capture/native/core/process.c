@@ -108,6 +108,18 @@ static void name_files(void)
              st_process.host, st_process.pid, (unsigned long long)st_process.start_ns);
 }
 
+/* A launcher may remove the folder, empty as it is, before the file is in it. */
+static bool make_file(void)
+{
+    for (int tries = 0; tries < 4; tries++) {
+        if (st_writer_open(st_process.path))
+            return true;
+        if (errno != ENOENT || !make_folder(st_config()->out))
+            return false;
+    }
+    return false;
+}
+
 static bool open_files(void)
 {
     name_files();
@@ -115,7 +127,7 @@ static bool open_files(void)
         st_process_fail("out of memory", ENOMEM);
         return false;
     }
-    if (!make_folder(st_config()->out) || !st_writer_open(st_process.path)) {
+    if (!make_file()) {
         st_process_fail(errno == ENOSPC ? "disk full" : "cannot create the file", errno);
         return false;
     }

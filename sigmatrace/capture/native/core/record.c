@@ -129,7 +129,7 @@ void st_op_store(uint64_t t_tsc, uint64_t size_bytes, uint64_t where, uint64_t w
 {
     struct st_thread *thread = st_local.thread;
     if (ST_UNLIKELY(st_process.aggregates)) {
-        st_aggregate_add(size_bytes, (uint32_t)where, (uint8_t)what, (uint8_t)(what >> 16));
+        st_aggregate_add(size_bytes, (uint32_t)where, what);
         return;
     }
     if (ST_UNLIKELY(st_local.generation != st_generation() || thread->busy)) {

@@ -7,9 +7,10 @@ struct ofi_eq {
     struct ofi_swaps swaps;
 };
 
-static void event_seen(uint32_t event, const void *buf, ssize_t result)
+/* `event` is NULL in the library's own readerr, which reads its entry through the table. */
+static void event_seen(const uint32_t *event, const void *buf, ssize_t result)
 {
-    if (result >= (ssize_t)sizeof(struct fi_eq_cm_entry) && event == FI_CONNECTED)
+    if (result >= (ssize_t)sizeof(struct fi_eq_cm_entry) && event && *event == FI_CONNECTED)
         ofi_ep_connected(((const struct fi_eq_cm_entry *)buf)->fid);
 }
 
@@ -20,8 +21,7 @@ static ssize_t eq_read(struct fid_eq *fid, uint32_t *event, void *buf, size_t si
     st_enter();
     ssize_t result = inner->read(fid, event, buf, size, flags);
     st_leave();
-    if (result > 0)
-        event_seen(*event, buf, result);
+    event_seen(event, buf, result);
     return result;
 }
 
@@ -33,8 +33,7 @@ static ssize_t eq_sread(struct fid_eq *fid, uint32_t *event, void *buf, size_t s
     st_enter();
     ssize_t result = inner->sread(fid, event, buf, size, timeout, flags);
     st_leave();
-    if (result > 0)
-        event_seen(*event, buf, result);
+    event_seen(event, buf, result);
     return result;
 }
 

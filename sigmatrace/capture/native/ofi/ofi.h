@@ -194,7 +194,7 @@ static inline uint8_t ofi_deeper(uint8_t a, uint8_t b) { return a > b ? a : b; }
 /* A recorded call of an object, from enter to leave. */
 struct ofi_frame {
     const void *outer;
-    uint8_t depth;
+    uint8_t depth, nesting; /* of this call, and where it returns to */
     uint8_t flags; /* of its records: ST_NESTED or none */
 };
 
@@ -206,14 +206,16 @@ static inline bool ofi_enter(struct ofi_frame *frame, const void *object, uint8_
         return false;
     frame->outer = ofi_busy;
     ofi_busy = object;
-    frame->depth = ofi_deeper(st_enter(), depth);
+    frame->nesting = st_nesting;
+    st_nesting = ofi_deeper(st_nesting, depth); /* a thread of the provider: no call encloses it */
+    frame->depth = st_enter();
     frame->flags = frame->outer || depth ? ST_NESTED : 0;
     return true;
 }
 
 static inline void ofi_leave(const struct ofi_frame *frame)
 {
-    st_leave();
+    st_nesting = frame->nesting;
     ofi_busy = frame->outer;
 }
 

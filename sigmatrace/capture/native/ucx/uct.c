@@ -14,9 +14,9 @@
     if (!real)                                                                                     \
     return failed
 
-uint8_t ucx_uct_depth(uint8_t depth, const void *caller)
+uint8_t ucx_uct_nesting(const void *caller)
 {
-    return !depth && ucx_ucp_on && ucx_internal(caller) ? 1 : depth;
+    return !st_nesting && ucx_ucp_on && ucx_internal(caller) ? 1 : st_nesting;
 }
 
 /* --- interfaces --------------------------------------------------------------------------------------- */
@@ -226,11 +226,9 @@ static ucs_status_t on_uct_am(void *arg, void *data, size_t length, unsigned fla
                                  .tag = handler->id};
     uint64_t t_tsc = ucx_now();
     uint32_t channel, ordinal;
-    uint8_t depth = st_enter();
-    st_leave();
     if (ucx_channel(&key, &channel, &ordinal))
         st_op(t_tsc, length, channel, ordinal, ST_OP_RECV, ucx_calls[UCX_CALL_uct_am_handler],
-              ucx_uct_depth(depth, (const void *)handler->callback), 0, iface->arrived++);
+              ucx_uct_nesting((const void *)handler->callback), 0, iface->arrived++);
     return handler->callback(handler->arg, data, length, flags);
 }
 

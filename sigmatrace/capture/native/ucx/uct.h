@@ -25,7 +25,8 @@ struct ucx_uct_iface {
 void ucx_uct_wrap(uct_iface_ops_t *ops);
 /* The slot of an endpoint; made when it is met for the first time. */
 struct ucx_slot *ucx_uct_ep_slot(uct_ep_h ep);
-/* How deep a call or arrival is: one at least when UCP, itself recorded, makes it. */
-uint8_t ucx_uct_depth(uint8_t depth, const void *caller);
+/* How many calls enclose a call or arrival: one at least when UCP, itself recorded, makes it,
+ * because its progress, which is not recorded, is not the application's own call of UCT. */
+uint8_t ucx_uct_nesting(const void *caller);
 
 #endif

@@ -5,7 +5,7 @@ struct uct_call {
     const uct_iface_ops_t *ops;
     struct ucx_slot *iface, *ep;
     uint64_t t_tsc;
-    uint8_t depth;
+    uint8_t depth, outer; /* nesting of this call, and where it returns to */
 };
 
 static inline void call_begin(struct uct_call *call, uct_ep_h ep, const void *caller)
@@ -13,7 +13,9 @@ static inline void call_begin(struct uct_call *call, uct_ep_h ep, const void *ca
     call->ep = ucx_uct_ep_slot(ep);
     call->iface = call->ep ? call->ep->parent : ucx_slot_find(ep->iface);
     call->ops = &((struct ucx_uct_iface *)call->iface->data)->ops;
-    call->depth = ucx_uct_depth(st_enter(), caller);
+    call->outer = st_nesting;
+    st_nesting = ucx_uct_nesting(caller); /* what this call encloses is deeper than itself */
+    call->depth = st_enter();
     call->t_tsc = ucx_now();
 }
 
@@ -25,7 +27,7 @@ struct uct_op {
 
 static void call_end(struct uct_call *call, const struct uct_op *op, bool accepted, bool completed)
 {
-    st_leave();
+    st_nesting = call->outer;
     if (!accepted)
         return;
     struct st_channel_key key = {.object = call->iface->id,

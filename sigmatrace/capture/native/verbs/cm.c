@@ -2,7 +2,6 @@
  * is made and connected by calls of libibverbs that librdmacm makes. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
-#include <errno.h>
 #include <netinet/in.h>
 
 #include "verbs.h"

@@ -4,7 +4,6 @@
  * and forgotten when it is closed, as the address may come again with another provider. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
-#include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,6 +38,7 @@ static void patch(struct st_verbs_context *state)
         context->ops.name = wrapper;
     ST_PATCH(post_send, st_verbs_post_send)
     ST_PATCH(bind_mw, st_verbs_bind_mw)
+    ST_PATCH(dealloc_mw, st_verbs_dealloc_mw)
     ST_PATCH(poll_cq, st_verbs_poll_cq)
     if (st_verbs_full) {
         ST_PATCH(post_recv, st_verbs_post_recv)
@@ -50,11 +50,7 @@ static void patch(struct st_verbs_context *state)
         state->name = extended->name;                                                              \
         extended->name = st_verbs_##name;                                                          \
     }
-    ST_PATCH(create_qp_ex)
-    ST_PATCH(create_cq_ex)
-    ST_PATCH(create_srq_ex)
-    ST_PATCH(open_qp)
-    ST_PATCH(reg_dm_mr)
+    ST_VERBS_EXTENDED(ST_PATCH)
 #undef ST_PATCH
 }
 
@@ -119,9 +115,7 @@ ST_API struct ibv_context *ibv_open_device(struct ibv_device *device)
         errno = ENOSYS;
         return NULL;
     }
-    st_verbs_inside++;
-    struct ibv_context *context = library->ibv_open_device(device);
-    st_verbs_inside--;
+    struct ibv_context *context = ST_VERBS_INSIDE(library->ibv_open_device(device));
     if (context && st_verbs_on && !st_verbs_inside)
         opened(context, library);
     return context;
@@ -134,9 +128,7 @@ ST_API struct ibv_context *ibv_import_device(int cmd_fd)
         errno = ENOSYS;
         return NULL;
     }
-    st_verbs_inside++;
-    struct ibv_context *context = library->ibv_import_device(cmd_fd);
-    st_verbs_inside--;
+    struct ibv_context *context = ST_VERBS_INSIDE(library->ibv_import_device(cmd_fd));
     if (context && st_verbs_on && !st_verbs_inside)
         opened(context, library);
     return context;

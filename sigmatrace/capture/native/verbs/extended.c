@@ -6,7 +6,6 @@
  * after the lock is gone: the next thread's batch is in another piece. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
-#include <errno.h>
 #include <sys/mman.h>
 
 #include "verbs.h"
@@ -16,8 +15,8 @@
 #define FUNCTIONS(X)                                                                               \
     X(wr_atomic_cmp_swp) X(wr_atomic_fetch_add) X(wr_bind_mw) X(wr_local_inv) X(wr_rdma_read)      \
     X(wr_rdma_write) X(wr_rdma_write_imm) X(wr_send) X(wr_send_imm) X(wr_send_inv) X(wr_send_tso)  \
-    X(wr_set_ud_addr) X(wr_set_inline_data) X(wr_set_inline_data_list) X(wr_set_sge)               \
-    X(wr_set_sge_list) X(wr_start) X(wr_complete) X(wr_abort)
+    X(wr_set_ud_addr) X(wr_set_xrc_srqn) X(wr_set_inline_data) X(wr_set_inline_data_list)          \
+    X(wr_set_sge) X(wr_set_sge_list) X(wr_start) X(wr_complete) X(wr_abort)
 #define ATOMIC_WRITE (1u << 12) /* IBV_QP_EX_WITH_ATOMIC_WRITE */
 
 #define BATCHES 512u
@@ -168,6 +167,9 @@ NOTE(wr_bind_mw,
          struct st_verbs_wr *wr = add(qp, handle, IBV_WR_BIND_MW);
          wr->rkey = rkey;
          wr->raddr = info->addr;
+         wr->mw = mw;
+         wr->length = info->length;
+         wr->access = info->mw_access_flags;
      })
 NOTE(wr_local_inv, (struct ibv_qp_ex * handle, uint32_t rkey), (handle, rkey),
      { add(qp, handle, IBV_WR_LOCAL_INV)->imm = rkey; })
@@ -189,8 +191,10 @@ NOTE(wr_set_ud_addr,
      (struct ibv_qp_ex * handle, struct ibv_ah *ah, uint32_t qpn, uint32_t qkey),
      (handle, ah, qpn, qkey), {
          last(qp)->ah = ah;
-         last(qp)->qpn = qpn;
+         last(qp)->number = qpn;
      })
+NOTE(wr_set_xrc_srqn, (struct ibv_qp_ex * handle, uint32_t srqn), (handle, srqn),
+     { last(qp)->number = srqn; })
 NOTE(wr_set_sge, (struct ibv_qp_ex * handle, uint32_t lkey, uint64_t address, uint32_t length),
      (handle, lkey, address, length), {
          struct st_verbs_wr *wr = last(qp);

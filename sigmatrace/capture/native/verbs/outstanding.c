@@ -9,7 +9,6 @@
 #define _GNU_SOURCE
 #include "verbs.h"
 
-#include <errno.h>
 #include <sys/mman.h>
 
 #define LEAST 64u
@@ -24,9 +23,20 @@ static uint32_t room_for(uint32_t size)
     return room;
 }
 
+/* Positions begin at 0 again: what a former user left there must not be taken for written down. In
+ * memory that is still zero, that is the first one alone. */
+static void forget(struct st_verbs_queue *queue, uint32_t former)
+{
+    uint32_t used = former <= queue->mask ? former : queue->mask + 1;
+    queue->requests[0].position = ST_NO_POSITION;
+    for (uint32_t i = 1; i < used; i++)
+        queue->requests[i].position = ST_NO_POSITION;
+}
+
 void st_verbs_queue_begin(struct st_verbs_queue *queue, uint32_t size)
 {
     uint32_t room = room_for(size < MOST ? size : MOST);
+    uint32_t former = queue->posted;
     int saved = errno;
     /* A smaller one that a former queue pair used here stays mapped: a late reader may be in it. */
     if (st_verbs_full && (!queue->requests || queue->mask + 1 < room)) {
@@ -41,7 +51,8 @@ void st_verbs_queue_begin(struct st_verbs_queue *queue, uint32_t size)
         queue->requests = p;
         queue->mask = room - 1;
     }
-    /* What a former user left is never read: positions begin at 0 again. */
+    if (queue->requests)
+        forget(queue, former);
     queue->owner = 0;
     queue->posted = queue->cursor = 0;
     queue->failing = false;
@@ -53,16 +64,24 @@ void st_verbs_refused(struct st_verbs_queue *queue, uint32_t position, uint32_t 
 {
     uint32_t end = position + count;
     for (uint32_t i = accepted; queue->requests && i < count; i++)
-        queue->requests[(position + i) & queue->mask].done = true;
-    if (!__atomic_compare_exchange_n(&queue->posted, &end, position + accepted, false,
-                                     __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-        st_lost("verbs: position of a refused request", count - accepted);
+        __atomic_store_n(&queue->requests[(position + i) & queue->mask].position, ST_NO_POSITION,
+                         __ATOMIC_RELEASE);
+    if (__atomic_compare_exchange_n(&queue->posted, &end, position + accepted, false,
+                                    __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+        return;
+    st_lost("verbs: position of a refused request", count - accepted);
+    for (uint32_t i = accepted; queue->requests && i < count; i++) { /* nobody waits for them */
+        struct st_verbs_request *r = &queue->requests[(position + i) & queue->mask];
+        r->done = true;
+        __atomic_store_n(&r->position, position + i, __ATOMIC_RELEASE);
+    }
 }
 
 static inline struct st_verbs_request *outstanding(struct st_verbs_queue *queue, uint32_t position)
 {
     struct st_verbs_request *r = &queue->requests[position & queue->mask];
-    return !__atomic_load_n(&r->done, __ATOMIC_ACQUIRE) && r->position == position ? r : NULL;
+    bool written = __atomic_load_n(&r->position, __ATOMIC_ACQUIRE) == position;
+    return written && !__atomic_load_n(&r->done, __ATOMIC_ACQUIRE) ? r : NULL;
 }
 
 /* The first position that can still be in the ring. */
@@ -173,10 +192,11 @@ static bool retire(struct st_verbs_queue *queue, uint64_t wr_id, bool several,
     bool gap = false; /* a position that another thread has taken, and not yet written down */
     queue->failing = false;
     for (uint32_t p = oldest(queue, posted); p != posted; p++) {
-        struct st_verbs_request *r = outstanding(queue, p);
-        if (ST_UNLIKELY(!r)) { /* or it came out of order before */
-            gap |= queue->requests[p & queue->mask].position != p;
-            if (!gap && first == p)
+        struct st_verbs_request *r = &queue->requests[p & queue->mask];
+        if (ST_UNLIKELY(__atomic_load_n(&r->position, __ATOMIC_ACQUIRE) != p)) {
+            gap = true;
+        } else if (ST_UNLIKELY(__atomic_load_n(&r->done, __ATOMIC_ACQUIRE))) {
+            if (!gap && first == p) /* it came out of order before */
                 first = p + 1;
         } else if (r->signaled) {
             if (ST_UNLIKELY(gap || r->wr_id != wr_id) || !take(r, several, match))

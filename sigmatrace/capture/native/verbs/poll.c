@@ -1,6 +1,5 @@
 /* Completions: arrivals in all modes, each completion in mode full, empty polls as a number. */
 #include <arpa/inet.h>
-#include <errno.h>
 
 #include "verbs.h"
 
@@ -21,19 +20,26 @@ static inline bool is_arrival(const struct ibv_wc *wc)
             wc->opcode == IBV_WC_TM_RECV || wc->opcode == IBV_WC_TM_NO_TAG);
 }
 
-static __attribute__((noinline)) struct st_channel *make_channel(struct st_verbs_qp *qp,
-                                                                 uint32_t sender)
+/* A datagram's channel is that of its sender, an XRC message's that of the shared receive queue
+ * that took it. */
+static __attribute__((noinline)) struct st_channel *
+make_channel(struct st_verbs_qp *qp, const struct st_verbs_cq *cq, const struct ibv_wc *wc)
 {
     struct st_channel_key key = {.object = qp->id,
                                  .kind = ST_KIND_MSG,
                                  .dir = ST_IN,
                                  .layer = ST_LAYER_VERBS,
-                                 .flags = qp->datagram ? ST_HAS_TAG : 0,
                                  .peer = qp->datagram ? ST_UNKNOWN_PEER : qp->id,
-                                 .tag = qp->datagram ? sender : 0,
                                  .shared = true};
+    bool xrc = qp->type == IBV_QPT_XRC_RECV;
+    if (xrc && cq->xrc_mixed) {
+        key.flags = ST_TAG_UNKNOWN;
+    } else if (xrc || qp->datagram) {
+        key.flags = ST_HAS_TAG;
+        key.tag = xrc ? cq->srqn : wc->src_qp;
+    }
     struct st_channel *channel = st_channel_get(&key);
-    if (!qp->datagram)
+    if (!xrc && !qp->datagram)
         qp->in = channel;
     return channel;
 }
@@ -43,7 +49,7 @@ static void arrived(const struct polled *polled, struct st_verbs_qp *qp, const s
                     uint32_t position)
 {
     struct st_channel *channel = ST_LIKELY(qp->in != NULL) ? qp->in
-                                                           : make_channel(qp, wc->src_qp);
+                                                           : make_channel(qp, polled->cq, wc);
     uint32_t received = __atomic_fetch_add(&qp->received, 1, __ATOMIC_RELAXED);
     uint64_t size = wc->byte_len;
     if (qp->datagram && size >= GRH_BYTES)
@@ -53,6 +59,8 @@ static void arrived(const struct polled *polled, struct st_verbs_qp *qp, const s
               st_verbs_calls[polled->call], st_nesting,
               st_owner_several(&polled->cq->owner) ? ST_ORDER_UNCERTAIN : 0,
               position == ST_NO_POSITION ? received : position);
+    if (ST_UNLIKELY(wc->wc_flags & IBV_WC_WITH_INV))
+        st_verbs_window_invalidated(qp->context, wc->invalidated_rkey);
 }
 
 /* Of which queue is it? Of an error the opcode is not defined: the queue that expects it, and

@@ -1,5 +1,4 @@
-/* Queue pairs: created, connected, connected anew, destroyed. One object for each connection. */
-#include <errno.h>
+/* Queue pairs: created, taken in, destroyed. */
 #include <pthread.h>
 
 #include "verbs.h"
@@ -14,73 +13,12 @@ struct creation {
     enum ibv_qp_type type;
     struct ibv_cq *send_cq, *receive_cq;
     struct ibv_srq *srq;
+    struct ibv_pd *pd;
+    struct ibv_xrcd *xrcd;
     uint32_t max_send, max_receive;
     bool signal_all;
     uint64_t send_ops;
 };
-
-static const char *type_name(enum ibv_qp_type type)
-{
-    switch (type) {
-    case IBV_QPT_RC:
-        return "rc";
-    case IBV_QPT_UC:
-        return "uc";
-    case IBV_QPT_UD:
-        return "ud";
-    case IBV_QPT_XRC_SEND:
-        return "xrc_send";
-    case IBV_QPT_XRC_RECV:
-        return "xrc_recv";
-    case IBV_QPT_RAW_PACKET:
-        return "raw";
-    default:
-        return "driver";
-    }
-}
-
-static const char *state_name(enum ibv_qp_state state)
-{
-    static const char *const names[] = {"reset", "init", "rtr", "rts", "sqd", "sqe", "error"};
-    return (unsigned)state < sizeof(names) / sizeof(names[0]) ? names[state] : "unknown";
-}
-
-static void begin_connection(struct st_verbs_qp *state, enum ibv_qp_state now)
-{
-    struct st_object o;
-    __atomic_store_n(&state->id, st_object_id(), __ATOMIC_RELAXED);
-    state->message = state->one_sided = state->in = NULL;
-    state->received = 0;
-    state->ended = false;
-    st_verbs_queue_begin(&state->send, state->max_send);
-    st_verbs_queue_begin(&state->receive, state->max_receive);
-    st_object_begin(&o, "ib_qp", state->id);
-    st_object_u64(&o, "device", state->context->device);
-    st_object_u64(&o, "qpn", state->qpn);
-    st_object_str(&o, "qp_type", type_name(state->type));
-    st_object_u64(&o, "sq_sig_all", state->signal_all);
-    if (state->send_cq)
-        st_object_u64(&o, "send_cq", state->send_cq->id);
-    if (state->receive_cq)
-        st_object_u64(&o, "recv_cq", state->receive_cq->id);
-    if (state->srq)
-        st_object_u64(&o, "srq", state->srq->id);
-    st_object_str(&o, "state", state_name(now));
-    st_object_end(&o);
-}
-
-/* `t_tsc`: before the call that ended it, as the number may be given to another at once. */
-static void end_connection(struct st_verbs_qp *state, uint64_t t_tsc)
-{
-    struct st_object o;
-    if (!state->ended) {
-        st_object_begin(&o, "ib_qp", state->id);
-        st_object_u64(&o, "closed_tsc", t_tsc);
-        st_object_end(&o);
-    }
-    state->ended = true;
-    state->begun = false;
-}
 
 static struct st_verbs_qp *created(struct ibv_qp *qp, struct st_verbs_context *context,
                                    const struct creation *how)
@@ -99,6 +37,9 @@ static struct st_verbs_qp *created(struct ibv_qp *qp, struct st_verbs_context *c
         .post_recv = context->ops.post_recv,
         .qpn = qp->qp_num,
         .type = how->type,
+        .pd = st_verbs_pd(how->pd, context),
+        .xrcd = st_verbs_xrcd(how->xrcd, context),
+        .addressed = how->type == IBV_QPT_UD || how->type == IBV_QPT_XRC_SEND,
         .datagram = how->type == IBV_QPT_UD,
         .signal_all = how->signal_all,
         .send_ops = how->send_ops,
@@ -110,7 +51,7 @@ static struct st_verbs_qp *created(struct ibv_qp *qp, struct st_verbs_context *c
         .shared_receive = how->srq || how->type == IBV_QPT_XRC_RECV,
         .send = state->send,
         .receive = state->receive};
-    begin_connection(state, qp->state);
+    st_verbs_connection_begin(state, qp->state);
     st_verbs_put(ST_VERBS_HOT, qp, state);
     st_verbs_put(ST_VERBS_HOT, st_verbs_number(context, state->qpn), state);
     errno = saved;
@@ -131,7 +72,8 @@ struct st_verbs_qp *st_verbs_qp_adopt(struct ibv_qp *qp)
     struct creation how = {.type = qp->qp_type,
                            .send_cq = qp->send_cq,
                            .receive_cq = qp->recv_cq,
-                           .srq = qp->srq};
+                           .srq = qp->srq,
+                           .pd = qp->pd};
     if (!context->library->ibv_query_qp(qp, &attr, IBV_QP_CAP, &init)) {
         how.max_send = init.cap.max_send_wr;
         how.max_receive = init.cap.max_recv_wr;
@@ -143,147 +85,69 @@ struct st_verbs_qp *st_verbs_qp_adopt(struct ibv_qp *qp)
 
 ST_API struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 {
-    struct st_verbs_context *context = st_verbs_context_of(pd->context, ST_CALLER);
-    struct st_verbs_library *library = context ? context->library : st_verbs_library(ST_CALLER);
-    if (!library) {
-        errno = ENOSYS;
-        return NULL;
-    }
-    st_verbs_inside++;
-    struct ibv_qp *qp = library->ibv_create_qp(pd, attr);
-    st_verbs_inside--;
-    if (qp && context && !st_verbs_inside)
+    ST_VERBS_ENTER(pd->context, ibv_create_qp, NULL)
+    struct ibv_qp *qp = ST_VERBS_INSIDE(library->ibv_create_qp(pd, attr));
+    if (qp && context)
         created(qp, context,
-                &(struct creation){attr->qp_type, attr->send_cq, attr->recv_cq, attr->srq,
-                                   attr->cap.max_send_wr, attr->cap.max_recv_wr,
-                                   attr->sq_sig_all != 0, 0});
+                &(struct creation){.type = attr->qp_type,
+                                   .send_cq = attr->send_cq,
+                                   .receive_cq = attr->recv_cq,
+                                   .srq = attr->srq,
+                                   .pd = pd,
+                                   .max_send = attr->cap.max_send_wr,
+                                   .max_receive = attr->cap.max_recv_wr,
+                                   .signal_all = attr->sq_sig_all != 0});
     return qp;
 }
 
 struct ibv_qp *st_verbs_create_qp_ex(struct ibv_context *handle, struct ibv_qp_init_attr_ex *attr)
 {
-    struct st_verbs_context *context = st_verbs_find(ST_VERBS_HOT, handle);
-    if (!context) {
-        errno = ENOSYS;
-        return NULL;
-    }
-    st_verbs_inside++;
-    struct ibv_qp *qp = context->create_qp_ex(handle, attr);
-    st_verbs_inside--;
-    if (qp && !st_verbs_inside)
+    ST_VERBS_ENTER_TABLE(handle, NULL)
+    struct ibv_qp *qp = ST_VERBS_INSIDE(context->create_qp_ex(handle, attr));
+#define ST_TOLD(bit, member) (attr->comp_mask & IBV_QP_INIT_ATTR_##bit ? attr->member : 0)
+    if (qp)
         created(qp, context,
-                &(struct creation){
-                    attr->qp_type, attr->send_cq, attr->recv_cq, attr->srq, attr->cap.max_send_wr,
-                    attr->cap.max_recv_wr, attr->sq_sig_all != 0,
-                    attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS ? attr->send_ops_flags : 0});
+                &(struct creation){.type = attr->qp_type,
+                                   .send_cq = attr->send_cq,
+                                   .receive_cq = attr->recv_cq,
+                                   .srq = attr->srq,
+                                   .pd = ST_TOLD(PD, pd),
+                                   .xrcd = ST_TOLD(XRCD, xrcd),
+                                   .max_send = attr->cap.max_send_wr,
+                                   .max_receive = attr->cap.max_recv_wr,
+                                   .signal_all = attr->sq_sig_all != 0,
+                                   .send_ops = ST_TOLD(SEND_OPS_FLAGS, send_ops_flags)});
+#undef ST_TOLD
     return qp;
 }
 
 /* An XRC queue pair that another process made. */
 struct ibv_qp *st_verbs_open_qp(struct ibv_context *handle, struct ibv_qp_open_attr *attr)
 {
-    struct st_verbs_context *context = st_verbs_find(ST_VERBS_HOT, handle);
-    if (!context) {
-        errno = ENOSYS;
-        return NULL;
-    }
-    st_verbs_inside++;
-    struct ibv_qp *qp = context->open_qp(handle, attr);
-    st_verbs_inside--;
-    if (qp && !st_verbs_inside)
-        created(qp, context, &(struct creation){.type = attr->qp_type});
+    ST_VERBS_ENTER_TABLE(handle, NULL)
+    struct ibv_qp *qp = ST_VERBS_INSIDE(context->open_qp(handle, attr));
+    if (qp)
+        created(qp, context,
+                &(struct creation){
+                    .type = attr->qp_type,
+                    .xrcd = attr->comp_mask & IBV_QP_OPEN_ATTR_XRCD ? attr->xrcd : NULL});
     return qp;
-}
-
-static void put_gid(struct st_object *o, struct st_verbs_qp *state, const char *key, int index)
-{
-    union ibv_gid gid;
-    if (!state->context->library->ibv_query_gid(state->context->handle, state->port, index, &gid))
-        st_object_bin(o, key, gid.raw, sizeof(gid.raw));
-}
-
-/* Where a connected queue pair leads, from its transition to RTR. */
-static void put_path(struct st_object *o, struct st_verbs_qp *state,
-                     const struct ibv_ah_attr *attr)
-{
-    if (attr->is_global) {
-        put_gid(o, state, "sgid", attr->grh.sgid_index);
-        st_object_bin(o, "dgid", attr->grh.dgid.raw, sizeof(attr->grh.dgid.raw));
-    } else {
-        st_object_u64(o, "slid", st_verbs_lid(state->context, state->port));
-        st_object_u64(o, "dlid", attr->dlid);
-    }
-}
-
-static void modified(struct st_verbs_qp *state, const struct ibv_qp_attr *attr, int mask)
-{
-    struct st_object o;
-    st_object_begin(&o, "ib_qp", state->id);
-    if (mask & IBV_QP_STATE)
-        st_object_str(&o, "state", state_name(attr->qp_state));
-    if (mask & IBV_QP_PORT) {
-        state->port = attr->port_num;
-        st_object_u64(&o, "port", attr->port_num);
-        if (state->datagram)
-            put_gid(&o, state, "sgid", 0);
-    }
-    if (mask & IBV_QP_AV)
-        put_path(&o, state, &attr->ah_attr);
-    if (mask & IBV_QP_DEST_QPN)
-        st_object_u64(&o, "dest_qpn", attr->dest_qp_num);
-    if (mask & IBV_QP_SQ_PSN)
-        st_object_u64(&o, "sq_psn", attr->sq_psn);
-    if (mask & IBV_QP_RQ_PSN)
-        st_object_u64(&o, "rq_psn", attr->rq_psn);
-    st_object_end(&o);
-}
-
-ST_API int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
-{
-    struct st_verbs_context *context = st_verbs_context_of(qp->context, ST_CALLER);
-    struct st_verbs_library *library = context ? context->library : st_verbs_library(ST_CALLER);
-    if (!library)
-        return ENOSYS;
-    struct st_verbs_qp *state = context && !st_verbs_inside ? st_verbs_qp_adopt(qp) : NULL;
-    int saved = errno;
-    /* Before the call: receives may be posted, and may complete, as soon as it returns. */
-    if (state && state->ended && mask & IBV_QP_STATE && attr->qp_state == IBV_QPS_INIT)
-        begin_connection(state, IBV_QPS_RESET);
-    errno = saved;
-    uint64_t t_tsc = st_now();
-    st_verbs_inside++;
-    int result = library->ibv_modify_qp(qp, attr, mask);
-    st_verbs_inside--;
-    saved = errno;
-    if (state && !result && mask & IBV_QP_STATE && attr->qp_state == IBV_QPS_RESET) {
-        if (state->begun)
-            end_connection(state, t_tsc);
-    } else if (state && !result) {
-        if (mask & IBV_QP_STATE)
-            state->begun = true;
-        modified(state, attr, mask);
-    }
-    errno = saved;
-    return result;
 }
 
 ST_API int ibv_destroy_qp(struct ibv_qp *qp)
 {
-    struct st_verbs_context *context = st_verbs_context_of(qp->context, ST_CALLER);
-    struct st_verbs_library *library = context ? context->library : st_verbs_library(ST_CALLER);
-    if (!library)
-        return ENOSYS;
-    struct st_verbs_qp *state = st_verbs_take(ST_VERBS_HOT, qp);
+    ST_VERBS_ENTER(qp->context, ibv_destroy_qp, ENOSYS)
+    struct st_verbs_qp *state = context ? st_verbs_take(ST_VERBS_HOT, qp) : NULL;
     if (state)
         st_verbs_take(ST_VERBS_HOT, st_verbs_number(context, state->qpn));
     uint64_t t_tsc = st_now();
-    int result = library->ibv_destroy_qp(qp);
+    int result = ST_VERBS_INSIDE(library->ibv_destroy_qp(qp));
     int saved = errno;
     if (state && result) {
         st_verbs_put(ST_VERBS_HOT, qp, state);
         st_verbs_put(ST_VERBS_HOT, st_verbs_number(context, state->qpn), state);
     } else if (state) {
-        end_connection(state, t_tsc);
+        st_verbs_connection_end(state, t_tsc);
         st_verbs_qp_unextend(state);
         __atomic_store_n(&state->taken, 0, __ATOMIC_RELEASE);
     }
@@ -293,10 +157,7 @@ ST_API int ibv_destroy_qp(struct ibv_qp *qp)
 
 ST_API struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp)
 {
-    struct st_verbs_context *context = st_verbs_context_of(qp->context, ST_CALLER);
-    struct st_verbs_library *library = context ? context->library : st_verbs_library(ST_CALLER);
-    if (!library || !library->ibv_qp_to_qp_ex)
-        return NULL;
+    ST_VERBS_ENTER(qp->context, ibv_qp_to_qp_ex, NULL)
     struct ibv_qp_ex *extended = library->ibv_qp_to_qp_ex(qp);
     struct st_verbs_qp *state = extended && context ? st_verbs_qp_adopt(qp) : NULL;
     if (state)

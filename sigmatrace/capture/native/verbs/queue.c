@@ -1,6 +1,4 @@
 /* Completion queues and shared receive queues: created, destroyed. */
-#include <errno.h>
-
 #include "verbs.h"
 
 #define CQS (1u << 14)
@@ -14,6 +12,7 @@ static struct st_verbs_cq *cq_created(struct ibv_cq *cq, struct st_verbs_context
 {
     int saved = errno;
     struct st_object o;
+    uint32_t channel = st_verbs_channel(cq->channel, context);
     struct st_verbs_cq *state = st_verbs_state(cqs, &cq_turn, CQS, sizeof(cqs[0]));
     if (state) {
         *state = (struct st_verbs_cq){.taken = 1,
@@ -23,6 +22,8 @@ static struct st_verbs_cq *cq_created(struct ibv_cq *cq, struct st_verbs_context
         st_object_begin(&o, "ib_cq", state->id);
         st_object_u64(&o, "device", context->device);
         st_object_u64(&o, "cqe", (unsigned)cq->cqe);
+        if (channel)
+            st_object_u64(&o, "channel", channel);
         st_object_end(&o);
         st_verbs_put(ST_VERBS_HOT, cq, state);
     }
@@ -61,42 +62,30 @@ struct st_verbs_cq *st_verbs_cq_of(struct ibv_cq *cq)
     return context ? cq_created(cq, context) : NULL;
 }
 
-ST_API struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context,
+ST_API struct ibv_cq *ibv_create_cq(struct ibv_context *handle, int cqe, void *cq_context,
                                     struct ibv_comp_channel *channel, int comp_vector)
 {
-    struct st_verbs_context *state = st_verbs_context_of(context, ST_CALLER);
-    struct st_verbs_library *library = state ? state->library : st_verbs_library(ST_CALLER);
-    if (!library) {
-        errno = ENOSYS;
-        return NULL;
-    }
-    st_verbs_inside++;
-    struct ibv_cq *cq = library->ibv_create_cq(context, cqe, cq_context, channel, comp_vector);
-    st_verbs_inside--;
-    if (cq && state && !st_verbs_inside)
-        cq_created(cq, state);
+    ST_VERBS_ENTER(handle, ibv_create_cq, NULL)
+    struct ibv_cq *cq =
+        ST_VERBS_INSIDE(library->ibv_create_cq(handle, cqe, cq_context, channel, comp_vector));
+    if (cq && context)
+        cq_created(cq, context);
     return cq;
 }
 
-struct ibv_cq_ex *st_verbs_create_cq_ex(struct ibv_context *context,
+struct ibv_cq_ex *st_verbs_create_cq_ex(struct ibv_context *handle,
                                         struct ibv_cq_init_attr_ex *attr)
 {
-    struct st_verbs_context *state = st_verbs_find(ST_VERBS_HOT, context);
-    if (!state) {
-        errno = ENOSYS;
-        return NULL;
-    }
+    ST_VERBS_ENTER_TABLE(handle, NULL)
     /* What a completion is attributed by must be readable, whether the program wants it or not. */
     struct ibv_cq_init_attr_ex more = *attr;
     more.wc_flags |= IBV_WC_EX_WITH_QP_NUM | IBV_WC_EX_WITH_BYTE_LEN | IBV_WC_EX_WITH_IMM |
                      IBV_WC_EX_WITH_SRC_QP;
-    st_verbs_inside++;
-    struct ibv_cq_ex *cq = state->create_cq_ex(context, &more);
+    struct ibv_cq_ex *cq = ST_VERBS_INSIDE(context->create_cq_ex(handle, &more));
     if (!cq)
-        cq = state->create_cq_ex(context, attr);
-    st_verbs_inside--;
-    if (cq && !st_verbs_inside) {
-        struct st_verbs_cq *made = cq_created(ibv_cq_ex_to_cq(cq), state);
+        cq = ST_VERBS_INSIDE(context->create_cq_ex(handle, attr));
+    if (cq) {
+        struct st_verbs_cq *made = cq_created(ibv_cq_ex_to_cq(cq), context);
         if (made)
             st_verbs_cq_extend(cq, made);
     }
@@ -121,19 +110,62 @@ ST_API int ibv_destroy_cq(struct ibv_cq *cq)
     return result;
 }
 
-static void srq_created(struct ibv_srq *srq, struct st_verbs_context *context, uint32_t max_wr)
+static const char *srq_type_name(enum ibv_srq_type type)
+{
+    static const char *const names[] = {"basic", "xrc", "tm"};
+    return (unsigned)type < sizeof(names) / sizeof(names[0]) ? names[type] : "unknown";
+}
+
+/* The number that senders name an XRC receive queue by; 0 when it cannot be told. */
+static uint32_t number_of(struct ibv_srq *srq)
+{
+    uint32_t number = 0;
+    return ibv_get_srq_num(srq, &number) ? 0 : number;
+}
+
+/* Completions of its receives do not name it: where it alone completes, they are known to be its. */
+static void completes_at(struct st_verbs_cq *cq, uint32_t number)
+{
+    bool alone = !__atomic_fetch_add(&cq->xrc_srqs, 1, __ATOMIC_ACQ_REL);
+    cq->xrc_mixed = !alone || !number;
+    if (alone)
+        cq->srqn = number;
+}
+
+static void describe_srq(const struct st_verbs_srq *state, struct ibv_srq *srq,
+                         const struct ibv_srq_init_attr_ex *attr, struct st_verbs_context *context)
+{
+    struct st_object o;
+    uint32_t pd = st_verbs_pd(attr->pd, context);
+    uint32_t xrcd = attr->srq_type == IBV_SRQT_XRC ? st_verbs_xrcd(attr->xrcd, context) : 0;
+    uint32_t number = xrcd ? number_of(srq) : 0;
+    st_object_begin(&o, "ib_srq", state->id);
+    st_object_u64(&o, "device", context->device);
+    st_object_u64(&o, "pd", pd);
+    st_object_u64(&o, "max_wr", attr->attr.max_wr);
+    st_object_str(&o, "srq_type", srq_type_name(attr->srq_type));
+    if (xrcd)
+        st_object_u64(&o, "xrcd", xrcd);
+    if (number)
+        st_object_u64(&o, "srqn", number);
+    st_object_end(&o);
+    if (state->xrc_cq)
+        completes_at(state->xrc_cq, number);
+}
+
+/* `attr`: its mask has been applied. */
+static void srq_created(struct ibv_srq *srq, struct st_verbs_context *context,
+                        const struct ibv_srq_init_attr_ex *attr)
 {
     int saved = errno;
-    struct st_object o;
     struct st_verbs_srq *state = st_verbs_state(srqs, &srq_turn, SRQS, sizeof(srqs[0]));
     if (state) {
-        *state = (struct st_verbs_srq){.taken = 1,
-                                       .id = st_object_id(),
-                                       .post_srq_recv = context->ops.post_srq_recv};
-        st_object_begin(&o, "ib_srq", state->id);
-        st_object_u64(&o, "device", context->device);
-        st_object_u64(&o, "max_wr", max_wr);
-        st_object_end(&o);
+        *state = (struct st_verbs_srq){
+            .taken = 1,
+            .id = st_object_id(),
+            .xrc_cq = attr->srq_type == IBV_SRQT_XRC && attr->cq ? st_verbs_cq_of(attr->cq) : NULL,
+            .post_srq_recv = context->ops.post_srq_recv};
+        describe_srq(state, srq, attr, context);
         st_verbs_put(ST_VERBS_HOT, srq, state);
     }
     errno = saved;
@@ -141,33 +173,31 @@ static void srq_created(struct ibv_srq *srq, struct st_verbs_context *context, u
 
 ST_API struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr)
 {
-    struct st_verbs_context *context = st_verbs_context_of(pd->context, ST_CALLER);
-    struct st_verbs_library *library = context ? context->library : st_verbs_library(ST_CALLER);
-    if (!library) {
-        errno = ENOSYS;
-        return NULL;
-    }
-    st_verbs_inside++;
-    struct ibv_srq *srq = library->ibv_create_srq(pd, attr);
-    st_verbs_inside--;
-    if (srq && context && !st_verbs_inside)
-        srq_created(srq, context, attr->attr.max_wr);
+    ST_VERBS_ENTER(pd->context, ibv_create_srq, NULL)
+    struct ibv_srq *srq = ST_VERBS_INSIDE(library->ibv_create_srq(pd, attr));
+    if (srq && context)
+        srq_created(srq, context,
+                    &(struct ibv_srq_init_attr_ex){
+                        .pd = pd, .srq_type = IBV_SRQT_BASIC, .attr = attr->attr});
     return srq;
 }
 
-struct ibv_srq *st_verbs_create_srq_ex(struct ibv_context *context,
+struct ibv_srq *st_verbs_create_srq_ex(struct ibv_context *handle,
                                        struct ibv_srq_init_attr_ex *attr)
 {
-    struct st_verbs_context *state = st_verbs_find(ST_VERBS_HOT, context);
-    if (!state) {
-        errno = ENOSYS;
-        return NULL;
-    }
-    st_verbs_inside++;
-    struct ibv_srq *srq = state->create_srq_ex(context, attr);
-    st_verbs_inside--;
-    if (srq && !st_verbs_inside)
-        srq_created(srq, state, attr->attr.max_wr);
+    ST_VERBS_ENTER_TABLE(handle, NULL)
+    struct ibv_srq *srq = ST_VERBS_INSIDE(context->create_srq_ex(handle, attr));
+    struct ibv_srq_init_attr_ex told = {.attr = attr->attr};
+#define ST_TOLD(bit, member)                                                                       \
+    if (attr->comp_mask & IBV_SRQ_INIT_ATTR_##bit)                                                 \
+        told.member = attr->member;
+    ST_TOLD(TYPE, srq_type)
+    ST_TOLD(PD, pd)
+    ST_TOLD(XRCD, xrcd)
+    ST_TOLD(CQ, cq)
+#undef ST_TOLD
+    if (srq)
+        srq_created(srq, context, &told);
     return srq;
 }
 
@@ -183,6 +213,8 @@ ST_API int ibv_destroy_srq(struct ibv_srq *srq)
         st_verbs_put(ST_VERBS_HOT, srq, state);
     } else if (state) {
         st_object_closed("ib_srq", state->id);
+        if (state->xrc_cq)
+            __atomic_fetch_sub(&state->xrc_cq->xrc_srqs, 1, __ATOMIC_ACQ_REL);
         __atomic_store_n(&state->taken, 0, __ATOMIC_RELEASE);
     }
     errno = saved;

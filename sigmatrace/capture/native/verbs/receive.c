@@ -1,6 +1,4 @@
 /* Receives that are posted, mode full. */
-#include <errno.h>
-
 #include "verbs.h"
 
 static uint32_t count_of(const struct ibv_recv_wr *wr, const struct ibv_recv_wr *end)

@@ -1,6 +1,5 @@
 /* Requests of the send queue: what they do, their channels, and the call that posts a list. */
 #include <arpa/inet.h>
-#include <errno.h>
 
 #include "verbs.h"
 
@@ -44,18 +43,20 @@ static __attribute__((noinline)) struct st_channel *make_channel(struct st_verbs
     return channel;
 }
 
-/* Of a datagram: each destination is a channel of its own. */
-static __attribute__((noinline)) struct st_channel *datagram_channel(struct st_verbs_qp *qp,
-                                                                     const struct st_verbs_wr *wr)
+/* Each destination is a channel of its own: a queue pair behind an address handle, or one of the
+ * shared receive queues at the other end of an XRC connection. */
+static __attribute__((noinline)) struct st_channel *
+addressed_channel(struct st_verbs_qp *qp, const struct ibv_ah *to, uint32_t number)
 {
-    uint64_t ah = (uintptr_t)st_verbs_find(ST_VERBS_COLD, wr->ah);
+    uint64_t ah = qp->datagram ? (uintptr_t)st_verbs_find(ST_VERBS_COLD, to) : 0;
     struct st_channel_key key = {.object = qp->id,
                                  .kind = ST_KIND_MSG,
                                  .dir = ST_OUT,
                                  .layer = ST_LAYER_VERBS,
                                  .flags = ST_HAS_TAG,
-                                 .peer = (uint32_t)ah | (uint64_t)wr->qpn << 32,
-                                 .tag = qp->qpn,
+                                 .peer = qp->datagram ? (uint32_t)ah | (uint64_t)number << 32
+                                                      : qp->id,
+                                 .tag = qp->datagram ? qp->qpn : number,
                                  .shared = true};
     return st_channel_get(&key);
 }
@@ -63,12 +64,13 @@ static __attribute__((noinline)) struct st_channel *datagram_channel(struct st_v
 static inline struct st_channel *channel_of(struct st_verbs_qp *qp, const struct st_verbs_wr *wr,
                                             bool message)
 {
-    if (ST_UNLIKELY(qp->datagram && message))
-        return datagram_channel(qp, wr);
+    if (ST_UNLIKELY(qp->addressed && message))
+        return addressed_channel(qp, wr->ah, wr->number);
     struct st_channel *known = message ? qp->message : qp->one_sided;
     return ST_LIKELY(known != NULL) ? known : make_channel(qp, message);
 }
 
+/* Gives away no address of `wr`, which would put all of it into memory. */
 static inline __attribute__((always_inline)) void record(const struct st_verbs_post *post,
                                                          const struct st_verbs_wr *wr,
                                                          uint32_t position)
@@ -82,6 +84,10 @@ static inline __attribute__((always_inline)) void record(const struct st_verbs_p
             st_op(post->t_tsc, wr->size, channel->id,
                   st_ordinal_next(channel, true), op,
                   st_verbs_calls[post->call], post->depth, flags, position);
+        if (ST_UNLIKELY(op == ST_OP_BIND))
+            st_verbs_window_bound(qp->context, wr->mw, wr->rkey, wr->raddr, wr->length, wr->access);
+        else if (ST_UNLIKELY(op == ST_OP_INVALIDATE))
+            st_verbs_window_invalidated(qp->context, wr->imm);
     } else {
         st_lost("verbs: request of a kind that is not known", 1);
     }
@@ -108,13 +114,13 @@ void st_verbs_posted(const struct st_verbs_post *post, const struct st_verbs_wr 
 
 /* What the request of a list says, in the terms of st_verbs_wr. */
 static inline __attribute__((always_inline)) struct st_verbs_wr
-read_wr(const struct ibv_send_wr *from, bool signal_all, bool datagram)
+read_wr(const struct ibv_send_wr *from, const struct st_verbs_qp *qp)
 {
     struct st_verbs_wr wr = {.wr_id = from->wr_id,
                              .sges = (uint32_t)from->num_sge,
                              .opcode = (uint8_t)from->opcode,
                              .flags = (uint8_t)from->send_flags};
-    if (signal_all)
+    if (qp->signal_all)
         wr.flags |= IBV_SEND_SIGNALED;
     for (int i = 0; i < from->num_sge; i++)
         wr.size += from->sg_list[i].length;
@@ -148,6 +154,9 @@ read_wr(const struct ibv_send_wr *from, bool signal_all, bool datagram)
         wr.raddr = from->bind_mw.bind_info.addr;
         wr.rkey = from->bind_mw.rkey;
         wr.size = 0;
+        wr.mw = from->bind_mw.mw;
+        wr.length = from->bind_mw.bind_info.length;
+        wr.access = from->bind_mw.bind_info.mw_access_flags;
         break;
     case IBV_WR_TSO:
         wr.size += from->tso.hdr_sz;
@@ -155,9 +164,10 @@ read_wr(const struct ibv_send_wr *from, bool signal_all, bool datagram)
     default:
         break;
     }
-    if (datagram) {
-        wr.ah = from->wr.ud.ah;
-        wr.qpn = from->wr.ud.remote_qpn;
+    if (ST_UNLIKELY(qp->addressed)) {
+        if (qp->datagram)
+            wr.ah = from->wr.ud.ah;
+        wr.number = qp->datagram ? from->wr.ud.remote_qpn : from->qp_type.xrc.remote_srqn;
     }
     return wr;
 }
@@ -211,7 +221,7 @@ int st_verbs_post_send(struct ibv_qp *handle, struct ibv_send_wr *wr, struct ibv
     post.depth = st_nesting;
     post.flags = st_owner_several(&qp->send.owner) ? ST_ORDER_UNCERTAIN : 0;
     for (uint32_t i = 0; i < accepted; i++, wr = wr->next) {
-        struct st_verbs_wr one = read_wr(wr, qp->signal_all, qp->datagram);
+        struct st_verbs_wr one = read_wr(wr, qp);
         record(&post, &one, position + i);
     }
     return result;
@@ -228,6 +238,9 @@ int st_verbs_bind_mw(struct ibv_qp *handle, struct ibv_mw *mw, struct ibv_mw_bin
     struct st_verbs_post post = {.qp = qp, .t_tsc = st_verbs_now(), .call = ST_CALL_BIND_MW};
     struct st_verbs_wr wr = {.wr_id = bind->wr_id,
                              .raddr = bind->bind_info.addr,
+                             .mw = mw,
+                             .length = bind->bind_info.length,
+                             .access = bind->bind_info.mw_access_flags,
                              .opcode = IBV_WR_BIND_MW,
                              .flags = (uint8_t)bind->send_flags};
     if (qp->signal_all)

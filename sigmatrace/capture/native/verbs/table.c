@@ -18,6 +18,26 @@ void *st_verbs_take(enum st_verbs_table table, const void *handle)
     return value && st_handle_remove(&st_verbs_tables[table], handle, value) ? value : NULL;
 }
 
+struct st_verbs_ending st_verbs_ending(const void *handle)
+{
+    return (struct st_verbs_ending){st_verbs_take(ST_VERBS_COLD, handle), st_now()};
+}
+
+void st_verbs_ended(const char *type, const void *handle, const struct st_verbs_ending *ending,
+                    int result)
+{
+    int saved = errno;
+    struct st_object o;
+    if (ending->id && result) {
+        st_verbs_put(ST_VERBS_COLD, handle, ending->id);
+    } else if (ending->id) {
+        st_object_begin(&o, type, (uint32_t)(uintptr_t)ending->id);
+        st_object_u64(&o, "closed_tsc", ending->t_tsc);
+        st_object_end(&o);
+    }
+    errno = saved;
+}
+
 void *st_verbs_state(void *array, uint32_t *turn, uint32_t count, size_t size)
 {
     for (uint32_t i = 0; i < count; i++) {

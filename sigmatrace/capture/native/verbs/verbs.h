@@ -10,6 +10,7 @@
 #include "sigmatrace.h"
 #include "st_handle.h"
 
+#include <errno.h>
 #include <infiniband/verbs.h>
 
 #define ST_CALLER __builtin_return_address(0)
@@ -41,10 +42,15 @@ extern uint8_t st_verbs_calls[ST_CALLS];
 /* Wrapped functions of libibverbs, with the version node that the wrapper stands in for. */
 #define ST_VERBS_WRAPPED(X)                                                                        \
     X(ibv_open_device, "IBVERBS_1.1") X(ibv_close_device, "IBVERBS_1.1")                           \
-    X(ibv_import_device, "IBVERBS_1.10") X(ibv_create_cq, "IBVERBS_1.1")                           \
+    X(ibv_import_device, "IBVERBS_1.10") X(ibv_alloc_pd, "IBVERBS_1.1")                            \
+    X(ibv_dealloc_pd, "IBVERBS_1.1") X(ibv_unimport_pd, "IBVERBS_1.10")                            \
+    X(ibv_create_comp_channel, "IBVERBS_1.0") X(ibv_destroy_comp_channel, "IBVERBS_1.0")           \
+    X(ibv_create_cq, "IBVERBS_1.1")                                                                \
     X(ibv_destroy_cq, "IBVERBS_1.1") X(ibv_create_srq, "IBVERBS_1.1")                              \
     X(ibv_destroy_srq, "IBVERBS_1.1") X(ibv_create_qp, "IBVERBS_1.1")                              \
-    X(ibv_modify_qp, "IBVERBS_1.1") X(ibv_destroy_qp, "IBVERBS_1.1")                               \
+    X(ibv_modify_qp, "IBVERBS_1.1") X(ibv_query_qp, "IBVERBS_1.1")                                 \
+    X(ibv_set_ece, "IBVERBS_1.10") X(ibv_query_ece, "IBVERBS_1.10")                                \
+    X(ibv_destroy_qp, "IBVERBS_1.1")                                                               \
     X(ibv_qp_to_qp_ex, "IBVERBS_1.6") X(ibv_create_ah, "IBVERBS_1.1")                              \
     X(ibv_destroy_ah, "IBVERBS_1.1") X(ibv_reg_mr, "IBVERBS_1.1")                                  \
     X(ibv_reg_mr_iova, "IBVERBS_1.7") X(ibv_reg_mr_iova2, "IBVERBS_1.8")                           \
@@ -53,7 +59,7 @@ extern uint8_t st_verbs_calls[ST_CALLS];
 #define ST_VERBS_CALLED(X)                                                                         \
     X(ibv_query_device, "IBVERBS_1.1") X(ibv_query_port, "IBVERBS_1.1")                            \
     X(ibv_query_gid, "IBVERBS_1.1") X(_ibv_query_gid_ex, "IBVERBS_1.11")                           \
-    X(ibv_query_qp, "IBVERBS_1.1") X(ibv_get_device_guid, "IBVERBS_1.1")
+    X(ibv_get_device_guid, "IBVERBS_1.1")
 
 /* These are macros of the header as well. */
 #undef ibv_reg_mr
@@ -107,6 +113,16 @@ bool st_verbs_put(enum st_verbs_table table, const void *handle, void *value);
 /* Removes it; NULL when it was not there. */
 void *st_verbs_take(enum st_verbs_table table, const void *handle);
 
+/* Of what has no state but an object's id. It is taken from the table before the library ends
+ * it, as address and keys may come again at once, and put back if the library does not. */
+struct st_verbs_ending {
+    void *id;
+    uint64_t t_tsc;
+};
+struct st_verbs_ending st_verbs_ending(const void *handle);
+void st_verbs_ended(const char *type, const void *handle, const struct st_verbs_ending *ending,
+                    int result);
+
 /* A state from an array of `count` states of `size` bytes, each beginning with its `taken`
  * word; NULL when all are in use (counted). It holds what its former user left in it. They are
  * taken in turn, so that one that was given back rests before it is used again. */
@@ -114,21 +130,26 @@ void *st_verbs_state(void *array, uint32_t *turn, uint32_t count, size_t size);
 
 /* --- states ---------------------------------------------------------------------------------------- */
 
+/* Wrapped members of struct verbs_context. */
+#define ST_VERBS_EXTENDED(X)                                                                       \
+    X(create_qp_ex) X(create_cq_ex) X(create_srq_ex) X(open_qp) X(reg_dm_mr) X(alloc_null_mr)      \
+    X(alloc_parent_domain) X(open_xrcd) X(close_xrcd)
+
 struct st_verbs_context {
     uint32_t taken, index;
     uint32_t device; /* object id */
     struct ibv_context *handle;
     struct st_verbs_library *library;
     struct ibv_context_ops ops; /* the provider's own */
-    __typeof__(((struct verbs_context *)0)->create_qp_ex) create_qp_ex;
-    __typeof__(((struct verbs_context *)0)->create_cq_ex) create_cq_ex;
-    __typeof__(((struct verbs_context *)0)->create_srq_ex) create_srq_ex;
-    __typeof__(((struct verbs_context *)0)->open_qp) open_qp;
-    __typeof__(((struct verbs_context *)0)->reg_dm_mr) reg_dm_mr;
+#define ST_FIELD(name) __typeof__(((struct verbs_context *)0)->name) name;
+    ST_VERBS_EXTENDED(ST_FIELD)
+#undef ST_FIELD
 };
 
 struct st_verbs_cq {
     uint32_t taken, id;
+    uint32_t srqn, xrc_srqs; /* of the XRC receive queues that complete here: number, how many */
+    bool xrc_mixed;          /* several at once: a completion does not tell which */
     int (*poll_cq)(struct ibv_cq *, int, struct ibv_wc *);
     struct st_verbs_context *context;
     uintptr_t owner;      /* threads that poll it: st_owner_claim */
@@ -141,6 +162,7 @@ struct st_verbs_cq {
 struct st_verbs_srq {
     uint32_t taken, id;
     uint32_t posted;
+    struct st_verbs_cq *xrc_cq; /* XRC: where it completes */
     int (*post_srq_recv)(struct ibv_srq *, struct ibv_recv_wr *, struct ibv_recv_wr **);
 };
 
@@ -169,6 +191,7 @@ struct st_verbs_qp {
     struct st_channel *message, *one_sided, *in; /* connected; NULL until used */
     struct st_verbs_queue send, receive;
     uint32_t qpn, received; /* receives completed */
+    bool addressed; /* each message names its destination: datagrams, XRC */
     bool datagram, signal_all, shared_receive;
     bool begun, ended; /* of the present connection: past RESET, back in RESET */
     uint8_t port;
@@ -177,6 +200,8 @@ struct st_verbs_qp {
     struct st_verbs_context *context;
     struct ibv_qp *handle;
     enum ibv_qp_type type;
+    enum ibv_qp_state now;
+    uint32_t pd, xrcd; /* object ids, 0: none */
     int (*post_recv)(struct ibv_qp *, struct ibv_recv_wr *, struct ibv_recv_wr **);
     uint64_t send_ops;  /* as asked for at creation */
     uint32_t max_send, max_receive;
@@ -205,7 +230,48 @@ struct st_verbs_library *st_verbs_library_of(struct ibv_context *context, const 
 uint32_t st_verbs_device(struct ibv_context *context, struct st_verbs_library *library);
 uint32_t st_verbs_lid(struct st_verbs_context *context, uint32_t port);
 
-/* --- queue.c, qp.c, memory.c: functions for a context's table ---------------------------------- */
+/* A wrapper begins with the library that the call goes on to, and the state of the context it is
+ * made on. `context` is NULL when nothing is to be recorded: the context is not traced, or
+ * libibverbs makes the call itself. */
+#define ST_VERBS_ENTER(handle, name, none)                                                         \
+    struct st_verbs_context *context = st_verbs_context_of(handle, ST_CALLER);                     \
+    struct st_verbs_library *library = context ? context->library : st_verbs_library(ST_CALLER);   \
+    if (!library || !library->name) {                                                              \
+        errno = ENOSYS;                                                                            \
+        return none;                                                                               \
+    }                                                                                              \
+    if (st_verbs_inside)                                                                           \
+        context = NULL;
+/* The same of a function in a context's table: `context` has the provider's own. */
+#define ST_VERBS_ENTER_TABLE(handle, none)                                                         \
+    struct st_verbs_context *context = st_verbs_find(ST_VERBS_HOT, handle);                        \
+    if (!context) {                                                                                \
+        errno = ENOSYS;                                                                            \
+        return none;                                                                               \
+    }
+/* The library's own function: what it calls in turn is not the program's. */
+#define ST_VERBS_INSIDE(call)                                                                      \
+    __extension__({                                                                                \
+        st_verbs_inside++;                                                                         \
+        __auto_type result_ = (call);                                                              \
+        st_verbs_inside--;                                                                         \
+        result_;                                                                                   \
+    })
+
+/* --- domain.c: objects of handles, made when they were not seen before; 0 of NULL --------------- */
+
+uint32_t st_verbs_pd(struct ibv_pd *pd, struct st_verbs_context *context);
+uint32_t st_verbs_xrcd(struct ibv_xrcd *xrcd, struct st_verbs_context *context);
+uint32_t st_verbs_channel(struct ibv_comp_channel *channel, struct st_verbs_context *context);
+
+/* --- domain.c, queue.c, qp.c, memory.c, window.c: functions for a context's table ---------------- */
+
+struct ibv_pd *st_verbs_alloc_parent_domain(struct ibv_context *,
+                                            struct ibv_parent_domain_init_attr *);
+struct ibv_xrcd *st_verbs_open_xrcd(struct ibv_context *, struct ibv_xrcd_init_attr *);
+int st_verbs_close_xrcd(struct ibv_xrcd *);
+struct ibv_mr *st_verbs_alloc_null_mr(struct ibv_pd *);
+int st_verbs_dealloc_mw(struct ibv_mw *);
 
 struct ibv_cq_ex *st_verbs_create_cq_ex(struct ibv_context *, struct ibv_cq_init_attr_ex *);
 struct ibv_srq *st_verbs_create_srq_ex(struct ibv_context *, struct ibv_srq_init_attr_ex *);
@@ -229,6 +295,12 @@ void st_verbs_qp_extend(struct ibv_qp_ex *qp, struct st_verbs_qp *state);
 /* Gives back what was made for it. */
 void st_verbs_qp_unextend(struct st_verbs_qp *state);
 
+/* --- connection.c ---------------------------------------------------------------------------------- */
+
+void st_verbs_connection_begin(struct st_verbs_qp *state, enum ibv_qp_state now);
+/* `t_tsc`: before the call that ended it, as the number may be given to another at once. */
+void st_verbs_connection_end(struct st_verbs_qp *state, uint64_t t_tsc);
+
 /* --- outstanding.c --------------------------------------------------------------------------------- */
 
 /* Room for what may be outstanding; forgets what was. */
@@ -245,12 +317,15 @@ static inline void st_verbs_outstanding(struct st_verbs_queue *queue, uint32_t p
                                         bool signaled)
 {
     struct st_verbs_request *r = &queue->requests[position & queue->mask];
+    /* Others may look for theirs here: until its position is there, it is not written down. */
+    __atomic_store_n(&r->position, ST_NO_POSITION, __ATOMIC_RELAXED);
+    __atomic_thread_fence(__ATOMIC_RELEASE);
     r->wr_id = wr_id;
     r->t_tsc = t_tsc;
-    r->position = position;
     r->opcode = opcode;
     r->signaled = signaled;
-    __atomic_store_n(&r->done, false, __ATOMIC_RELEASE); /* others may look for theirs here */
+    r->done = false;
+    __atomic_store_n(&r->position, position, __ATOMIC_RELEASE);
 }
 
 /* The provider took only `accepted` of `count` requests from `position` on. */
@@ -275,9 +350,15 @@ bool st_verbs_expects(struct st_verbs_queue *queue, uint64_t wr_id, bool failed)
 /* A request, however it was posted. */
 struct st_verbs_wr {
     uint64_t wr_id, raddr, size;
-    struct ibv_ah *ah; /* datagrams */
-    uint32_t rkey, imm, qpn;
+    union {
+        struct ibv_ah *ah; /* datagrams */
+        struct ibv_mw *mw; /* IBV_WR_BIND_MW */
+    };
+    uint32_t rkey, imm;
+    uint32_t number; /* of the receiver: datagrams, its queue pair; XRC, its shared queue */
     uint32_t sges;
+    uint64_t length;       /* IBV_WR_BIND_MW */
+    uint32_t access;       /* likewise */
     uint8_t opcode, flags; /* flags: enum ibv_send_flags */
 };
 /* What is equal for all requests of one call. */
@@ -292,5 +373,12 @@ void st_verbs_posted(const struct st_verbs_post *post, const struct st_verbs_wr 
                      uint32_t position);
 /* ibv_wc_opcode of a request's completion. */
 uint8_t st_verbs_wc_opcode(uint8_t wr_opcode);
+
+/* --- window.c ---------------------------------------------------------------------------------------- */
+
+/* A window is bound; to nothing where `length` is 0. */
+void st_verbs_window_bound(struct st_verbs_context *context, struct ibv_mw *mw, uint32_t rkey,
+                           uint64_t address, uint64_t length, uint32_t access);
+void st_verbs_window_invalidated(struct st_verbs_context *context, uint32_t rkey);
 
 #endif

@@ -63,7 +63,7 @@ def test_flow_is_the_pair_of_group_and_ordinal(rows):
 RUN_ROW = st.tuples(
     st.integers(0, 3),
     st.integers(1, 2),
-    st.sampled_from([0, 1, 2, 8, 4, 11]),
+    st.sampled_from([0, 1, 2, 8, 4, 11, 32, 35]),
     st.integers(0, 20),
     st.one_of(st.integers(0, 12), st.sampled_from([2**32 - 1, 2**32 - 2])),
     st.sampled_from([0, 1, 2**32, 2**63 - 1, 2**64 - 1]),
@@ -90,14 +90,15 @@ def test_runs_and_their_union_are_the_sets_of_ordinals(rows):
     sets, total, cells = defaultdict(set), defaultdict(int), defaultdict(list)
     for c, o, f, a, k, s, u in rows:
         if u:
-            sets[c // 2 * 2 + o - 1].add(k)
+            sets[c // 2 * 2 + o - 1, f & 32 > 0].add(k)
             total[2 * c + o - 1] += s
             cells[2 * c + o - 1].append((k, a, f))
     got = defaultdict(set)
     for k, b, e in zip(*(column[:number].tolist() for column in merged), strict=True):
         assert b < e
-        assert got[k].isdisjoint(range(b, e)) and b - 1 not in got[k]
-        got[k].update(range(b, e))
+        where = k // 2, bool(k % 2)
+        assert got[where].isdisjoint(range(b, e)) and b - 1 not in got[where]
+        got[where].update(range(b, e))
     assert got == sets
     for cell in range(8):
         assert int(sums[cell, 2]) * 2**32 + int(sums[cell, 1]) == total[cell]
@@ -117,12 +118,15 @@ def test_span_is_that_of_the_matchable(rows):
     assert span_kernel(*columns(rows, np.uint32, np.uint8)) == want
 
 
-@given(st.lists(st.tuples(st.integers(0, 255), st.integers(0, 255), st.integers(0, 8))))
+U1 = st.integers(0, 255)
+
+
+@given(st.lists(st.tuples(U1, U1, U1, st.integers(0, 8))))
 def test_count_counts_everything(rows):
-    layer, op, fate = columns(rows, np.uint8, np.uint8, np.uint8)
-    count = np.zeros((5, 10, 16), np.int64)
-    count_kernel(layer, op, fate, count)
-    want = np.zeros((5, 10, 16), np.int64)
-    for where, o, f in rows:
-        want[where if where < 5 else 0, o if o < 10 else 0, f] += 1
+    flags, layer, op, fate = columns(rows, np.uint8, np.uint8, np.uint8, np.uint8)
+    count = np.zeros((2, 5, 10, 16), np.int64)
+    count_kernel(flags, layer, op, fate, count)
+    want = np.zeros((2, 5, 10, 16), np.int64)
+    for bits, where, o, f in rows:
+        want[bits // 32 % 2, where if where < 5 else 0, o if o < 10 else 0, f] += 1
     assert (count == want).all()
