@@ -200,20 +200,22 @@ static void ring_bell(struct queue *q, int dialect)
     store(q, doorbell(q, dialect));
 }
 
-static void finish(struct queue *q)
-{
-    struct st_gpu_qp_totals totals;
-    st_gpu_qp_remove((void *)q->shadow, q->qpn, &totals);
-    printf("totals %u %lu %lu %lu %lu\n", q->object, totals.doorbells, totals.slots,
-           totals.invalid_slots, totals.uncopied_slots);
-}
-
 static const struct st_pair *pair_of(const struct queue *q)
 {
     for (uint32_t i = 0; i < st_pairs_used; i++)
         if (st_pairs[i].stream.object == q->object)
             return &st_pairs[i];
     fail("a queue pair that is not there");
+}
+
+static void finish(struct queue *q)
+{
+    struct st_gpu_qp_totals totals;
+    if (!cuda_closed)
+        await(&pair_of(q)->copied, q->posted);
+    st_gpu_qp_remove((void *)q->shadow, q->qpn, &totals);
+    printf("totals %u %lu %lu %lu %lu\n", q->object, totals.doorbells, totals.slots,
+           totals.invalid_slots, totals.uncopied_slots);
 }
 
 /* --- cases ------------------------------------------------------------------------------------------ */
@@ -336,6 +338,7 @@ static void stall(uint32_t count)
         ring_bell(q, 0);
         await(&q->consumed, q->posted);
     }
+    st_patience_us = PATIENT_US;
     __atomic_store_n(&cuda_closed, false, __ATOMIC_RELEASE);
     for (uint32_t n = count; n < 2 * count; n++) { /* and goes on in order */
         post(q, 1, n);
@@ -383,6 +386,7 @@ static void reuse(uint32_t count)
         await(&q->consumed, q->posted);
         struct st_gpu_qp_totals totals;
         uint32_t next = st_object_id();
+        await(&pair_of(q)->copied, q->posted);
         st_gpu_qp_restart((void *)q->shadow, q->qpn, next, &totals);
         printf("totals %u %lu %lu %lu %lu\n", q->object, totals.doorbells, totals.slots,
                totals.invalid_slots, totals.uncopied_slots);
@@ -469,6 +473,33 @@ static void forks(void)
     finish(q);
 }
 
+/* Bytes that are nearly WQEs, up to the end of the readable memory. */
+static void fuzz(uint32_t count)
+{
+    uint8_t *pages = memory(2 * PAGE), bytes[MOST_BYTES];
+    uint64_t seed = 88172645463325252ull;
+    uint32_t valid = 0;
+    if (mprotect(pages + PAGE, PAGE, PROT_NONE))
+        fail("mprotect");
+    for (uint32_t n = 0; n < count; n++) {
+        struct st_wqe wqe;
+        int vector = (int)(n % 3);
+        struct posted told = wqe_build(bytes, n % wqe_kinds, n, 0x4000, (uint16_t)n, vector);
+        seed ^= seed << 13, seed ^= seed >> 7, seed ^= seed << 17;
+        uint32_t available = seed % 4 ? told.slots : 1 + (uint32_t)(seed >> 8) % told.slots;
+        uint8_t *slots = memcpy(pages + PAGE - 64 * available, bytes, 64 * available);
+        if (seed % 3)
+            slots[(seed >> 16) % (64 * available)] ^= (uint8_t)(seed >> 32);
+        uint32_t taken = st_wqe_decode(slots, available, (uint16_t)n, 0x4000, vector != 0, &wqe);
+        if (taken > available || wqe.sges > 64 || (taken && taken != wqe.slots))
+            fail("a WQE that is larger than its memory");
+        if (available == told.slots && !(seed % 3) && (!taken || wqe.size_bytes != told.size))
+            fail("a WQE that is not what was built");
+        valid += taken != 0;
+    }
+    printf("valid %u\n", valid);
+}
+
 /* From the store to the forward, in nanoseconds; this thread is the NIC. */
 static int by_size(const void *a, const void *b)
 {
@@ -513,6 +544,10 @@ int main(int argc, char **argv)
         st_patience_us = PATIENT_US;
     reals = memory(QUEUES * PAGE);
     st_library_seen(ST_LAYER_MLX5DV, "repeat_driver", "1", "/", "symbol");
+    if (!strcmp(name, "fuzz")) {
+        fuzz(n[0]);
+        return 0;
+    }
     if (!strcmp(name, "latency")) {
         latency(n[0]);
         return 0;
