@@ -519,8 +519,11 @@ static void latency(uint32_t count)
         write_record(q);
         uint64_t value = doorbell(q, 0), t = st_tsc();
         store(q, value);
-        while (*q->real != value)
-            _mm_pause();
+        for (uint32_t i = 1; *q->real != value; i++)
+            if (i % 256)
+                _mm_pause();
+            else
+                sched_yield();
         ticks[n] = st_tsc() - t;
     }
     clock_gettime(CLOCK_MONOTONIC, &end);
