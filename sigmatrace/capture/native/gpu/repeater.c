@@ -80,6 +80,8 @@ static bool create(void *(*run)(void *), int n)
         return false;
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    /* A thread that looks on and on must not do so with a program's real-time priority. */
+    pthread_attr_setinheritsched(&attributes, PTHREAD_EXPLICIT_SCHED);
     sigfillset(&all); /* the program's signals are for its own threads */
     pthread_sigmask(SIG_SETMASK, &all, &old);
     int error = pthread_create(&thread, &attributes, run, NULL);
