@@ -75,6 +75,13 @@ def test_orders(repeat, order: int) -> None:
         assert set(flags) == {WAITED}
 
 
+@pytest.mark.parametrize("order", [FIRST, COPY_FIRST, SYNC])
+def test_rings_in_the_memory_of_a_gpu(repeat, order: int) -> None:
+    run = repeat("mix", 64, 600, 1, 0, 5, 2, order=order)
+    all_is_there(run)
+    assert any(d["flags"] & AGAIN for d in run.trace.records(9))  # its record was read
+
+
 def test_off_reads_nothing(repeat) -> None:
     run = repeat("mix", 64, 200, 0, 0, 4, order=OFF)
     consistent_doorbells(run)
