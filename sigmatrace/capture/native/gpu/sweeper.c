@@ -7,7 +7,7 @@
 
 #include "repeater.h"
 
-#define BUSY_US 100u      /* after a doorbell, the CPU is not given to others */
+#define BUSY_US 20u       /* after a doorbell, the CPU is not given to others */
 #define LOOK_US 2u        /* longest wait for a store: there is other work as well */
 #define YIELD_ROUNDS 32u
 
@@ -20,7 +20,7 @@ static uint64_t last_ring;
 static struct st_pair *find(struct st_register *at, uint32_t qpn)
 {
     struct st_pair *pair = at->recent;
-    if (pair && pair->stream.qpn == qpn && pair->at == at && !pair->left)
+    if (pair && pair->stream.qpn == qpn && pair->at == at)
         return pair;
     pair = st_pair_find(at, qpn);
     if (pair && pair->at != at) { /* of a register on the same page: now it is known better */
@@ -112,6 +112,9 @@ static bool leave(struct st_pair *pair)
                                  .index = pair->forwarded,
                                  .t_tsc = pair->t_tsc};
     st_pair_hide(pair);
+    for (uint32_t i = 0; i < active_count; i++)
+        if (active[i]->recent == pair)
+            active[i]->recent = NULL;
     if (at)
         __atomic_sub_fetch(&at->pairs, 1, __ATOMIC_RELAXED);
     ST_STORE(&pair->at, NULL);
