@@ -47,6 +47,10 @@ for _opcode, _op, _parts in (
 
 _WORDS = tuple_of(*[U8R] * 8)
 _DECODED = tuple_of(U1W, U1W, U8W, U4W, U8W, U4W, U4W, U4W, U1W, U1W, U1W)
+_OPCODE, _OP, _RADDR, _RKEY, _SIZE, _IMM, _REMOTE_QPN, _DLID, _SGES, _SLOTS, _SIGNALED = range(11)
+"""Places in what ``decode_kernel`` found, in the order of ``stages.wqe.DECODED``."""
+_SLOTS_MAX = 16
+_SLOT_WORDS = 16
 
 
 @kernel()
@@ -57,21 +61,12 @@ def _swap(value):
     return low | (value >> np.uint32(8)) & np.uint32(0xFF00) | value >> np.uint32(24)
 
 
-@kernel()
-def _be32(words, row, at):
-    """Return the number at byte ``at`` (a multiple of 4) of the slots from ``row`` on."""
-    word = words[at >> 3 & 7][row + (at >> 6)]
-    return _swap(word >> np.uint64(32) if at & 4 else word & np.uint64(0xFFFFFFFF))
-
-
-@kernel(types.int64(_WORDS, types.int64, types.int64, types.int64, _DECODED))
-def _data(words, row, at, end, out):
+@kernel(types.int64(U4R, types.int64, types.int64, U8W))
+def _data(raw, at, end, found):
     """Add up data and inline segments from byte ``at`` on; 0 when the last one ends elsewhere."""
-    size = np.uint64(0)
-    count = 0
     while at < end:
-        here = int(_be32(words, row, at))
-        length = _SEGMENT
+        here = np.int64(raw[at >> 2])
+        length = np.int64(_SEGMENT)
         if here >= _INLINE:
             here -= _INLINE
             if here > _INLINE_MAX:
@@ -79,93 +74,113 @@ def _data(words, row, at, end, out):
             length = (4 + here + _SEGMENT - 1) // _SEGMENT * _SEGMENT
         if length > end - at:
             return 0
-        size += np.uint64(here)
-        count += 1
+        found[_SIZE] += np.uint64(here)
+        found[_SGES] += np.uint64(1)
         at += length
-    out[4][row] = size
-    out[8][row] = count
     return 1
 
 
-@kernel(types.int64(_WORDS, types.int64, types.int64, types.uint8, types.int64, _DECODED))
-def _segments(words, row, end, opmod, has_av, out):
+@kernel(types.int64(U4R, types.int64, types.int64, types.int64, types.int64, U8W))
+def _segments(raw, end, opcode, opmod, has_av, found):
     """Decode what follows the control segment; 0 when its segments do not fit."""
-    opcode = out[0][row]
     parts = _PARTS[opcode]
-    at = _SEGMENT
+    at = np.int64(_SEGMENT)
     if has_av:
         if at + _SEGMENT > end:
             return 0
-        to = _be32(words, row, at + 8)
-        out[6][row] = to & np.uint32(0xFFFFFF)
-        out[7][row] = _be32(words, row, at + 12) & np.uint32(0xFFFF)
+        to = raw[(at >> 2) + 2]
+        found[_REMOTE_QPN] = to & np.uint32(0xFFFFFF)
+        found[_DLID] = raw[(at >> 2) + 3] & np.uint32(0xFFFF)
         at += _FULL_VECTOR_BYTES if to & np.uint32(_FULL_VECTOR) else _SEGMENT
         if at > end:
             return 0
     if parts & _REMOTE:
         if at + _SEGMENT > end:
             return 0
-        high = np.uint64(_be32(words, row, at)) << np.uint64(32)
-        out[2][row] = high | np.uint64(_be32(words, row, at + 4))
-        out[3][row] = _be32(words, row, at + 8)
+        found[_RADDR] = np.uint64(raw[at >> 2]) << np.uint64(32) | np.uint64(raw[(at >> 2) + 1])
+        found[_RKEY] = raw[(at >> 2) + 2]
         at += _SEGMENT
     if parts & _ATOMIC:
         masks = opcode == _MASKED_CS and opmod != _EXTENDED_4_BYTES
         at += 2 * _SEGMENT if masks else _SEGMENT
         if at > end:
             return 0
-    if _data(words, row, at, end, out) == 0:
+    if _data(raw, at, end, found) == 0:
         return 0
     if parts & _ATOMIC:
-        out[4][row] = 4 if opmod == _EXTENDED_4_BYTES else 8
+        found[_SIZE] = 4 if opmod == _EXTENDED_4_BYTES else 8
     return 1
 
 
-@kernel()
-def _clear(row, out):
-    """Take back what was written of a WQE that turned out to be none."""
-    opcode, op, raddr, rkey, size_bytes, imm, remote_qpn, dlid, sges, _, _ = out
-    opcode[row], op[row], raddr[row], rkey[row], size_bytes[row] = 0, 0, 0, 0, 0
-    imm[row], remote_qpn[row], dlid[row], sges[row] = 0, 0, 0, 0
-
-
-@kernel(types.int64(_WORDS, types.int64, types.int64, U8R, types.uint32, types.int64, _DECODED))
-def decode_kernel(words, row, available, index, qpn, has_av, out):
-    """Decode the WQE whose first slot is a row.
+@kernel(types.int64(U4R, types.int64, types.uint64, types.uint32, types.int64, U8W))
+def decode_kernel(raw, available, index, qpn, has_av, found):
+    """Decode the WQE that some slots begin with.
 
     Args:
-        words: Eight ``(n,)`` u8.
-        row: Of its first slot.
-        available: Rows from there on that may be its slots.
-        index: ``(n,)`` u8, index of each slot.
-        qpn: Of its queue pair.
-        has_av: Whether its segments begin with an address vector.
-        out: Columns of ``stages.wqe.DECODED``, ``(n,)`` each; written at ``row``.
+        raw: ``(16 n,)`` u4, the slots, in the byte order of this machine.
+        available: Slots that may be its own.
+        index: Of the first one, in its queue.
+        qpn: Of the queue pair.
+        has_av: Whether the segments begin with an address vector.
+        found: ``(11,)`` u8, output, in the order of ``stages.wqe.DECODED``.
 
     Returns:
         How many slots it takes; 0 when its control segment is not of this index and queue pair,
-        or its segments do not fit in its size. What it holds is then all 0.
+        or its segments do not fit in its size.
     """
-    first, second = _be32(words, row, 0), _be32(words, row, 4)
-    segments = np.int64(second & np.uint32(0x3F))
+    found[:] = 0
+    segments = np.int64(raw[1] & np.uint32(0x3F))
     count = (segments * _SEGMENT + _SLOT - 1) // _SLOT
-    own = np.uint32(index[row] & np.uint64(0xFFFF))
+    own = np.uint32(index & np.uint64(0xFFFF))
     if segments == 0 or count > available:
         return 0
-    if (first >> np.uint32(8)) & np.uint32(0xFFFF) != own or second >> np.uint32(8) != qpn:
+    if (raw[0] >> np.uint32(8)) & np.uint32(0xFFFF) != own or raw[1] >> np.uint32(8) != qpn:
         return 0
-    opcode = np.uint8(first & np.uint32(0xFF))
-    out[0][row] = opcode
-    out[1][row] = _OPS[opcode]
+    opcode, opmod = np.int64(raw[0] & np.uint32(0xFF)), np.int64(raw[0] >> np.uint32(24))
+    found[_OPCODE], found[_OP], found[_SLOTS] = opcode, _OPS[opcode], count
+    found[_SIGNALED] = (raw[2] >> np.uint32(2) & np.uint32(3)) >= np.uint32(2)
     if _PARTS[opcode] & _WORD:
-        out[5][row] = _be32(words, row, 12)
-    opmod = np.uint8(first >> np.uint32(24))
+        found[_IMM] = raw[3]
     end = segments * _SEGMENT
-    if _PARTS[opcode] & _TRAVELS and _segments(words, row, end, opmod, has_av, out) == 0:
-        _clear(row, out)
+    if _PARTS[opcode] & _TRAVELS and _segments(raw, end, opcode, opmod, has_av, found) == 0:
         return 0
-    out[9][row] = count
-    out[10][row] = (words[1][row] >> np.uint64(26) & np.uint64(3)) >= np.uint64(2)
+    return count
+
+
+@kernel()
+def _store(found, row, out):
+    """Write what was found into a row of the columns."""
+    opcode, op, raddr, rkey, size_bytes, imm, remote_qpn, dlid, sges, slots, signaled = out
+    opcode[row], op[row], raddr[row] = found[_OPCODE], found[_OP], found[_RADDR]
+    rkey[row], size_bytes[row], imm[row] = found[_RKEY], found[_SIZE], found[_IMM]
+    remote_qpn[row], dlid[row], sges[row] = found[_REMOTE_QPN], found[_DLID], found[_SGES]
+    slots[row], signaled[row] = found[_SLOTS], found[_SIGNALED]
+
+
+@kernel()
+def _load(words, row, raw, at):
+    """Read a slot into ``raw`` from ``at`` on, in the byte order of this machine."""
+    w0, w1, w2, w3, w4, w5, w6, w7 = words
+    k = 0
+    for word in (w0[row], w1[row], w2[row], w3[row], w4[row], w5[row], w6[row], w7[row]):
+        raw[at + k] = _swap(word & np.uint64(0xFFFFFFFF))
+        raw[at + k + 1] = _swap(word >> np.uint64(32))
+        k += 2
+
+
+@kernel()
+def _in_a_row(row, pair, proc, t_tsc, index):
+    """Return how many slots from a row on may belong to one WQE."""
+    count = 1
+    while (
+        count < _SLOTS_MAX
+        and row + count < index.size
+        and pair[row + count] == pair[row]
+        and proc[row + count] == proc[row]
+        and t_tsc[row + count] == t_tsc[row]
+        and index[row + count] == index[row] + np.uint64(count)
+    ):
+        count += 1
     return count
 
 
@@ -182,33 +197,31 @@ def walk_kernel(proc, t_tsc, index, pair, qpn, has_av, words, kind, out):
         has_av: ``(q,)`` u1, whether WQEs begin with an address vector.
         words: Eight ``(n,)`` u8, the slots.
         kind: ``(n,)`` u1, output, ``trace_format.WqeKind``; 0 when the queue pair is not known.
-        out: ``(n,)`` each, all 0, output: opcode u1, op u1, raddr u8, rkey u4, size_bytes u8,
-            imm u4, remote_qpn u4, dlid u4, sges u1, slots u1, signaled u1; at the row of the
+        out: ``(n,)`` each, all 0, output: columns of ``stages.wqe.DECODED``; at the row of the
             first slot.
 
     Rows lie as they were recorded. Complexity O(n). Source: docs/format.md 2.10.
     """
-    row, size = 0, index.size
-    while row < size:
+    raw = np.empty(_SLOTS_MAX * _SLOT_WORDS, np.uint32)
+    found = np.empty(_SIGNALED + 1, np.uint64)
+    row = 0
+    while row < index.size:
         at = pair[row]
         if at < 0:
             kind[row] = 0
             row += 1
             continue
-        available = 1
-        while (
-            available < 16
-            and row + available < size
-            and pair[row + available] == at
-            and proc[row + available] == proc[row]
-            and t_tsc[row + available] == t_tsc[row]
-            and index[row + available] == index[row] + np.uint64(available)
-        ):
-            available += 1
-        taken = decode_kernel(words, row, available, index, qpn[at], has_av[at], out)
+        available = _in_a_row(row, pair, proc, t_tsc, index)
+        _load(words, row, raw, 0)
+        slots = min(available, (np.int64(raw[1] & np.uint32(0x3F)) + 3) // 4)
+        for k in range(1, slots):
+            _load(words, row + k, raw, k * _SLOT_WORDS)
+        taken = decode_kernel(raw, available, index[row], qpn[at], has_av[at], found)
         kind[row] = 1 if taken else 3
         for k in range(1, taken):
             kind[row + k] = 2
+        if taken:
+            _store(found, row, out)
         row += max(taken, 1)
 
 

@@ -47,18 +47,13 @@ def by_c(decoder: Decoder, raw: bytes, index: int, has_av: bool) -> dict[str, in
 
 
 def by_numba(raw: bytes, index: int, has_av: bool) -> dict[str, int] | None:
-    words = word_columns(raw)
-    size = words[0].size
-    columns = {name: np.zeros(size, dtype) for name, dtype in DECODED.items()}
-    indices = np.arange(index, index + size, dtype=np.uint64)
-    out = tuple(columns.values())
-    taken = decode_kernel(words, 0, size, indices, np.uint32(QPN), int(has_av), out)
-    assert all(not column[1:].any() for column in columns.values())
+    slots = np.frombuffer(raw, ">u4").astype(np.uint32)
+    found = np.full(len(DECODED), 99, np.uint64)
+    taken = decode_kernel(slots, len(raw) // 64, index, np.uint32(QPN), int(has_av), found)
     if not taken:
-        assert not any(column[0] for column in columns.values())
         return None
-    assert taken == columns["slots"][0]
-    return {name: int(column[0]) for name, column in columns.items()}
+    assert taken == found[list(DECODED).index("slots")]
+    return dict(zip(DECODED, found.tolist(), strict=True))
 
 
 def agree(decoder: Decoder, raw: bytes, index: int, has_av: bool) -> dict[str, int] | None:
