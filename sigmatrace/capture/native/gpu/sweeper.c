@@ -55,13 +55,16 @@ static void ring(struct st_register *at, uint32_t half, uint64_t value)
     st_forward(pair, at, half, value, slots, 0, t_tsc);
 }
 
-/* Both halves may have been used between two looks: the older index first. */
+/* Both halves may have been used between two looks: the older index first. A store to the first
+ * half that came before one seen in the second is there by then. */
 static void sweep(struct st_register *at)
 {
     uint64_t value[2] = {*at->shadow, *st_half(at->shadow, 1)};
     bool second = value[1] != at->last[1];
     if (__builtin_expect(value[0] == at->last[0] && !second, 1))
         return;
+    if (second)
+        value[0] = *at->shadow;
     if (second && value[0] != at->last[0]) {
         struct st_doorbell_value a = st_doorbell_decode(value[0]), b = st_doorbell_decode(value[1]);
         if (a.qpn == b.qpn && (int16_t)(uint16_t)(a.index - b.index) > 0) {
