@@ -11,6 +11,7 @@ import pytest
 
 from sigmatrace import api
 from sigmatrace.testing.synthetic_gpu import GpuTruth, generate_gpu
+from sigmatrace.text import count_text
 from sigmatrace.trace_format import Layer, Op
 
 ADDRESSED = (Op.PUT, Op.GET, Op.ATOMIC_FETCH)
@@ -91,6 +92,15 @@ def test_memory_of_layer_verbs_is_found(made) -> None:
     }
     text = "\n".join(result.lines)
     assert "of GPUs: not visible" in text and "outstanding" not in text
+
+
+def test_the_summary_names_what_there_is(made) -> None:
+    truth, result = made
+    text = result.text()
+    slots = sum(post.slots for post in truth.posts)
+    assert f"{count_text(slots)} queue slots, 6 GPU kernels of 3 processes" in text
+    lost = sum(post.slots for post in truth.posts if post.is_lost)
+    assert (f"{count_text(lost)} slots overwritten before the copy" in text) == (lost > 0)
 
 
 def test_kernels_have_their_times(made) -> None:
