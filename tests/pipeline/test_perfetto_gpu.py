@@ -8,7 +8,9 @@ import pytest
 
 from sigmatrace import api
 from sigmatrace.testing.synthetic_gpu import generate_gpu
-from sigmatrace.trace_format import Op
+from sigmatrace.trace_format import DoorbellFlag, Layer, Op
+from tests.factories import queue_pair
+from tests.perfetto_inputs import partition, run
 from tests.perfetto_queries import SLICES, TRACKS
 
 DATA = (Op.SEND, Op.PUT, Op.GET)
@@ -94,3 +96,29 @@ def test_bandwidth_of_gpus_is_the_sum_of_their_queue_pairs(traced) -> None:
     for owner in ("QP", "GPU"):
         assert total[owner, "egress"] == pytest.approx(sent)
         assert total[owner, "ingress"] == pytest.approx(got)
+
+
+def test_doorbells_without_operations_are_not_guessed_and_strangers_are_counted(load) -> None:
+    pair = {"layer": Layer.MLX5DV, "type": "mlx5_qp"}
+    of = run(
+        endpoints=[queue_pair(0, 7, "aa:11", "bb:22", **pair)],
+        gpu_queues=[{"proc": 0, "object": 7}],
+    )
+    flags = DoorbellFlag.SYNTHESIZED | DoorbellFlag.LATE
+    rings = [{"t": 10, "qp": 7, "slots": 3, "index": 3, "flags": flags}, {"t": 20, "qp": 8}]
+    kernels = [{"t": 5, "duration_ns": 9, "gpu": 0}, {"t": 5, "duration_ns": 9, "gpu": 3}]
+    requests = [{"t": 10, "proc": 0, "object": 7, "queue": 1}]
+    rows = {"doorbells": rings, "kernels": kernels, "requests": requests, "wqes": [{"t": 10}]}
+    tp, exported = load(partition(0, **rows), of=of)
+    found = [(row["ts"], row["dur"], row["path"]) for row in tp.query(SLICES)]
+    assert sorted(found) == [
+        (5, 9, "GPU (not known)/kernels"),
+        (10, 0, "GPU (not known)/doorbells"),
+        (10, 0, "QPs/QP 0x11 → ib:bb:22/requests"),
+    ]
+    assert tp.value("select count(*) from args where string_value = 'synthesized late'") == 1
+    assert tp.value("select count(*) from track where name = 'outstanding'") == 0
+    counts = exported.counts
+    assert (counts["doorbell_records"], counts["doorbell_left_out"]) == (1, 1)
+    assert (counts["kernel_records"], counts["kernel_left_out"]) == (1, 1)
+    assert counts["wqe_left_out"] == 1
