@@ -93,17 +93,25 @@ bool st_cuda_copy_wait(const struct st_cuda_copy *copy);
 /* Is this stream one of ours (its copies are left out of the kernel timeline)? */
 bool st_cuda_copy_ours(void *stream);
 
-/* --- repeater.c: registers and queue pairs --------------------------------------------------------- */
+/* --- register.c, pair.c: registers and queue pairs --------------------------------------------------- */
 
 /* A shadow for a register, watched from now on; NULL when there is no room, or no thread. */
 void *st_register_add(void *real, uint32_t uar);
-/* Another user of a register that has a shadow already (one singleton for many queue pairs). */
+/* Another user of a register that has a shadow already (one singleton for many queue pairs):
+ * counted, so that the last st_register_remove is the one that counts. NULL: it has none. */
 void *st_register_shadow(const void *real);
 /* The real register of a shadow; NULL when it is none of ours. */
 void *st_register_real(const void *shadow);
-/* After a last sweep: nothing is forwarded any more. */
-void st_register_remove(const void *shadow);
+/* One user less; of the last one, after a last sweep: nothing is forwarded any more. False: the
+ * sweeper did not answer (within a second), and may still store: the real one must stay mapped. */
+bool st_register_remove(const void *shadow);
 
+struct st_gpu_qp_totals {
+    uint64_t doorbells;      /* forwarded, each repetition too */
+    uint64_t slots;          /* that they announced */
+    uint64_t invalid_slots;  /* of these: read, but of no WQE of this queue pair */
+    uint64_t uncopied_slots; /* and never read */
+};
 struct st_gpu_qp_new {
     uint32_t qpn, object;
     const void *shadow;        /* its register */
@@ -111,22 +119,25 @@ struct st_gpu_qp_new {
     uint32_t sq_slots;         /* a power of two; 0: not known, doorbells only */
     uint64_t dbrec;            /* address of the send doorbell record; 0: none */
     bool has_av;
+    uint8_t prefix[8];         /* the port's subnet, with LIDs; zeros: not known */
 };
-/* From now on doorbells with this number are this queue pair's. */
+/* From now on doorbells with this number, on this register or another one of its page, are this
+ * queue pair's. (Two NICs may have given the same number.) */
 bool st_gpu_qp_add(const struct st_gpu_qp_new *new);
-/* A new life of the same queue pair (reset, connected again): indices begin at 0 again. */
-void st_gpu_qp_restart(uint32_t qpn, uint32_t object);
-struct st_gpu_qp_totals {
-    uint64_t doorbells, slots, invalid_slots, uncopied_slots;
-};
-/* Copies what is outstanding (bounded by a few ms), and forgets it. */
-void st_gpu_qp_remove(uint32_t qpn, struct st_gpu_qp_totals *totals);
+/* A new life of the same queue pair (reset, connected again): indices begin at 0 again. The
+ * outstanding is copied first, as by st_gpu_qp_remove. */
+void st_gpu_qp_restart(const void *shadow, uint32_t qpn, uint32_t object,
+                       struct st_gpu_qp_totals *totals);
+/* Copies what is outstanding (bounded by a few ms), and forgets it: its memory is not read any
+ * more. To be called before the register goes. Totals are 0 for one that is not known. */
+void st_gpu_qp_remove(const void *shadow, uint32_t qpn, struct st_gpu_qp_totals *totals);
 
 /* --- decoded.c: from slots to records --------------------------------------------------------------- */
 
 struct st_gpu_stream { /* of one queue pair: whose records these are */
     uint32_t object, qpn;
     bool has_av;
+    uint8_t prefix[8];
 };
 struct st_gpu_walked {
     uint64_t slots, invalid;
