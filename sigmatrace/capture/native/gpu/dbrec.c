@@ -8,7 +8,7 @@
 #include "repeater.h"
 
 #define TICK_US 1000u
-#define TRIES 8u
+#define TRIES 100u /* a program that writes it after the doorbell may be interrupted in between */
 
 static struct st_pair *list[ST_PAIRS];
 static uint32_t listed;

@@ -5,12 +5,14 @@
 
 #include "repeater.h"
 
-#define PATIENCE_US 1000u /* for the copier */
+#define VAIN_MOST 10u /* waits for a copier that does not go round in the meantime */
 
 uint32_t st_hurry;
+uint32_t st_patience_us = 1000;
 
-static bool behind;                     /* the copier: there was no room to tell it of some pair */
-static uint64_t late_beat = UINT64_MAX; /* its round in which it was waited for in vain */
+static bool behind; /* the copier: there was no room to tell it of some pair */
+static uint64_t late_beat; /* its round in which it was waited for in vain, */
+static uint32_t vain;      /* and how often */
 
 static bool tell_copier(struct st_pair *pair, uint64_t index, uint64_t t_tsc)
 {
@@ -45,16 +47,19 @@ void st_forward_catch_up(void)
     }
 }
 
-/* Until the copier is so far. One that does not even go round is not waited for again. */
+/* Until the copier is so far. One that stands still is not waited for again and again. */
 static uint32_t await(const uint64_t *mark, uint64_t wanted)
 {
-    uint64_t until = st_now() + PATIENCE_US * st_tsc_per_us;
-    if (ST_LOAD(&st_copier_beat) == late_beat)
+    uint64_t until = st_now() + st_patience_us * st_tsc_per_us, beat = ST_LOAD(&st_copier_beat);
+    if (beat != late_beat)
+        vain = 0;
+    if (vain == VAIN_MOST)
         return ST_DOORBELL_LATE;
     ST_ADD(&st_hurry, 1);
     for (uint32_t rounds = 1; ST_LOAD(mark) < wanted; rounds++) {
         if (st_now() > until) {
             late_beat = ST_LOAD(&st_copier_beat);
+            vain++;
             return ST_DOORBELL_WAITED | ST_DOORBELL_LATE;
         }
         if (rounds % 1024)

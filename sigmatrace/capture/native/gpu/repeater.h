@@ -144,6 +144,8 @@ void st_forward(struct st_pair *pair, struct st_register *at, uint32_t half, uin
                 uint32_t slots, uint32_t flags, uint64_t t_tsc);
 /* That of a queue pair which is not known. */
 void st_forward_unknown(struct st_register *at, uint32_t half, uint64_t value, uint64_t t_tsc);
+/* How long a doorbell waits for the copier at most. */
+extern uint32_t st_patience_us;
 /* Tells the copier of those for which there was no room in the queue. */
 void st_forward_catch_up(void);
 
