@@ -102,9 +102,9 @@ def same_operations(run: Run) -> None:
     """Each posted WQE is one operation, in order, with its size, flags, and channel."""
     ops = run.ops()
     for object_, posted in run.by_pair().items():
-        assert [
-            (op["op"], op["size_bytes"], op["flags"], op["aux"]) for op in ops[object_]
-        ] == [(one.op, one.size, SIGNALED * one.signaled, one.index) for one in posted]
+        assert [(op["op"], op["size_bytes"], op["flags"], op["aux"]) for op in ops[object_]] == [
+            (one.op, one.size, SIGNALED * one.signaled, one.index) for one in posted
+        ]
         ordinals: dict[int, int] = defaultdict(int)
         for op, one in zip(ops[object_], posted, strict=True):
             channel = run.channels[op["channel"]]
@@ -128,8 +128,10 @@ def same_requests(run: Run) -> None:
         )
     for object_, posted in run.by_pair().items():
         assert found[object_] == [
-            (one.index, OPCODES[one.opcode], one.size, one.raddr, one.rkey, one.imm)
-            + (one.sges, 2 * one.signaled, 1, 0)
+            (
+                *(one.index, OPCODES[one.opcode], one.size, one.raddr, one.rkey, one.imm),
+                *(one.sges, 2 * one.signaled, 1, 0),
+            )
             for one in posted
             if one.opcode in OPCODES
         ]

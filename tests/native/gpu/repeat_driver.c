@@ -10,211 +10,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "gpu/repeater.h"
 #include "repeat.h"
 
-#define QUEUES 1024
-#define PAGE 4096
 #define PATIENT_US 10000000u /* on a busy machine the copier may stand still by chance */
 
 struct st_gpu_config st_gpu_config = {.batch = 128};
-
-struct queue {
-    uint8_t *ring;
-    uint32_t *record; /* doorbell record */
-    volatile uint64_t *shadow, *real;
-    uint32_t qpn, object, slots, half;
-    int vector;
-    uint64_t posted, consumed; /* index; consumed: by the NIC */
-};
-static struct queue queues[QUEUES];
-static uint32_t queue_count;
-static uint8_t *reals; /* registers of the NIC: a page for each */
-
-_Noreturn void fail(const char *what)
-{
-    fprintf(stderr, "driver: %s\n", what);
-    _exit(3);
-}
-
-/* --- the NIC ------------------------------------------------------------------------------------ */
-
-static uint64_t nic_last[QUEUES][2];
-
-static uint64_t be(uint64_t value, int first, int bytes)
-{
-    uint64_t v = 0;
-    for (int i = 0; i < bytes; i++)
-        v = v << 8 | (value >> 8 * (first + i) & 255);
-    return v;
-}
-
-static void nic_take(uint64_t value)
-{
-    uint32_t qpn = (uint32_t)be(value, 4, 3), segments = be(value, 7, 1) & 63;
-    uint16_t index = (uint16_t)(be(value, 1, 2) + (segments + 3) / 4);
-    for (uint32_t i = 0; i < queue_count; i++) {
-        struct queue *q = &queues[i];
-        if (q->qpn != qpn)
-            continue;
-        uint16_t more = (uint16_t)(index - (uint16_t)q->consumed);
-        if (more > 32768) /* the older one of two halves, seen later */
-            continue;
-        if (q->consumed + more > __atomic_load_n(&q->posted, __ATOMIC_ACQUIRE))
-            fail("the NIC was told of a WQE that was not posted");
-        __atomic_store_n(&q->consumed, q->consumed + more, __ATOMIC_RELEASE);
-    }
-}
-
-static void *nic_run(void *nothing)
-{
-    for (;;) {
-        bool any = false;
-        for (uint32_t i = 0; i < __atomic_load_n(&queue_count, __ATOMIC_ACQUIRE); i++)
-            for (int half = 0; half < 2; half++) {
-                volatile uint64_t *word = (void *)((uintptr_t)queues[i].real ^ (half ? 0x100 : 0));
-                uint64_t value = *word;
-                if (value == nic_last[i][half])
-                    continue;
-                nic_last[i][half] = value;
-                nic_take(value);
-                any = true;
-            }
-        if (!any)
-            sched_yield();
-    }
-    return nothing;
-}
-
-/* --- the program --------------------------------------------------------------------------------- */
-
-static void *memory(size_t size)
-{
-    void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED)
-        fail("no memory");
-    return p;
-}
-
-static void await(const uint64_t *counter, uint64_t least)
-{
-    time_t until = time(NULL) + 20;
-    while (__atomic_load_n(counter, __ATOMIC_ACQUIRE) < least) {
-        sched_yield();
-        if (time(NULL) > until)
-            fail("waited in vain");
-    }
-}
-
-static uint8_t *gpu_ring; /* where the next ring is to be, if not in the host's memory */
-
-static void make_gpu(void)
-{
-    gpu_ring = memory(PAGE);
-    cuda_from = (uintptr_t)gpu_ring;
-    cuda_to = cuda_from + PAGE;
-}
-
-/* `own`: a register of its own, else that of the first one. */
-static struct queue *make_queue(uint32_t slots, int vector, bool own)
-{
-    struct queue *q = &queues[queue_count];
-    *q = (struct queue){.slots = slots,
-                        .vector = vector,
-                        .qpn = 0x4000 + queue_count,
-                        .object = st_object_id(),
-                        .ring = gpu_ring ? gpu_ring : memory(slots * 64u),
-                        .record = memory(PAGE)};
-    q->real = own ? (void *)(reals + queue_count * PAGE + 0x800) : queues[0].real;
-    q->shadow = own ? st_register_add((void *)q->real, 7) : st_register_shadow((void *)q->real);
-    if (!q->shadow || st_register_real((void *)q->shadow) != q->real)
-        fail("no shadow");
-    if (((uintptr_t)q->shadow ^ (uintptr_t)q->real) & (PAGE - 1))
-        fail("the shadow lies at another offset");
-    struct st_gpu_qp_new new = {.qpn = q->qpn,
-                                .object = q->object,
-                                .shadow = (void *)q->shadow,
-                                .sq = (uintptr_t)q->ring,
-                                .sq_slots = slots,
-                                .dbrec = (uintptr_t)(q->record + 1),
-                                .has_av = vector != 0,
-                                .prefix = {0xfe, 0x80}};
-    if (!st_gpu_qp_add(&new))
-        fail("the queue pair was not taken");
-    __atomic_store_n(&queue_count, queue_count + 1, __ATOMIC_RELEASE);
-    return q;
-}
-
-/* A program that has at most half of its ring outstanding overwrites nothing that is not copied:
- * the sweeper sees to that. One that uses all of it may. */
-static bool greedy;
-
-static uint32_t room(const struct queue *q)
-{
-    return greedy ? q->slots : q->slots / 2;
-}
-
-static uint64_t last_index; /* the control index of the WQE posted last */
-
-static void post(struct queue *q, uint32_t kind, uint32_t number)
-{
-    uint8_t bytes[MOST_BYTES];
-    struct posted told =
-        wqe_build(bytes, kind, number, q->qpn, (uint16_t)q->posted, q->vector);
-    if (q->posted + told.slots > room(q))
-        await(&q->consumed, q->posted + told.slots - room(q));
-    for (uint32_t i = 0; i < told.slots; i++)
-        memcpy(q->ring + (q->posted + i) % q->slots * 64, bytes + 64 * i, 64);
-    printf("wqe %u %lu %u %u %u %lu %lu %u %u %u %u %u %u %d\n", q->object, q->posted, told.slots,
-           told.opcode, told.op, told.size, told.raddr, told.rkey, told.imm, told.sges,
-           told.signaled, told.qpn, told.lid, told.gid);
-    last_index = q->posted;
-    __atomic_store_n(&q->posted, q->posted + told.slots, __ATOMIC_RELEASE);
-}
-
-static void write_record(struct queue *q)
-{
-    __atomic_store_n(q->record + 1, __builtin_bswap32((uint16_t)q->posted), __ATOMIC_RELEASE);
-}
-
-/* The next free index; or the first eight bytes of the last WQE. */
-static uint64_t doorbell(struct queue *q, int dialect)
-{
-    uint64_t value;
-    if (dialect)
-        memcpy(&value, q->ring + last_index % q->slots * 64, 8);
-    else
-        value = __builtin_bswap32((uint32_t)(uint16_t)q->posted << 8) |
-                (uint64_t)__builtin_bswap32(q->qpn << 8) << 32;
-    return value;
-}
-
-static void store(struct queue *q, uint64_t value)
-{
-    *(volatile uint64_t *)((uintptr_t)q->shadow ^ q->half) = value;
-}
-
-static void ring_bell(struct queue *q, int dialect)
-{
-    write_record(q);
-    store(q, doorbell(q, dialect));
-}
-
-static void finish(struct queue *q)
-{
-    struct st_gpu_qp_totals totals;
-    st_gpu_qp_remove((void *)q->shadow, q->qpn, &totals);
-    printf("totals %u %lu %lu %lu %lu\n", q->object, totals.doorbells, totals.slots,
-           totals.invalid_slots, totals.uncopied_slots);
-}
-
-static const struct st_pair *pair_of(const struct queue *q)
-{
-    for (uint32_t i = 0; i < st_pairs_used; i++)
-        if (st_pairs[i].stream.object == q->object)
-            return &st_pairs[i];
-    fail("a queue pair that is not there");
-}
 
 /* --- cases ------------------------------------------------------------------------------------------ */
 
@@ -336,6 +136,7 @@ static void stall(uint32_t count)
         ring_bell(q, 0);
         await(&q->consumed, q->posted);
     }
+    st_patience_us = PATIENT_US;
     __atomic_store_n(&cuda_closed, false, __ATOMIC_RELEASE);
     for (uint32_t n = count; n < 2 * count; n++) { /* and goes on in order */
         post(q, 1, n);
@@ -383,6 +184,7 @@ static void reuse(uint32_t count)
         await(&q->consumed, q->posted);
         struct st_gpu_qp_totals totals;
         uint32_t next = st_object_id();
+        await(&pair_of(q)->copied, q->posted);
         st_gpu_qp_restart((void *)q->shadow, q->qpn, next, &totals);
         printf("totals %u %lu %lu %lu %lu\n", q->object, totals.doorbells, totals.slots,
                totals.invalid_slots, totals.uncopied_slots);
@@ -469,6 +271,33 @@ static void forks(void)
     finish(q);
 }
 
+/* Bytes that are nearly WQEs, up to the end of the readable memory. */
+static void fuzz(uint32_t count)
+{
+    uint8_t *pages = memory(2 * PAGE), bytes[MOST_BYTES];
+    uint64_t seed = 88172645463325252ull;
+    uint32_t valid = 0;
+    if (mprotect(pages + PAGE, PAGE, PROT_NONE))
+        fail("mprotect");
+    for (uint32_t n = 0; n < count; n++) {
+        struct st_wqe wqe;
+        int vector = (int)(n % 3);
+        struct posted told = wqe_build(bytes, n % wqe_kinds, n, 0x4000, (uint16_t)n, vector);
+        seed ^= seed << 13, seed ^= seed >> 7, seed ^= seed << 17;
+        uint32_t available = seed % 4 ? told.slots : 1 + (uint32_t)(seed >> 8) % told.slots;
+        uint8_t *slots = memcpy(pages + PAGE - 64 * available, bytes, 64 * available);
+        if (seed % 3)
+            slots[(seed >> 16) % (64 * available)] ^= (uint8_t)(seed >> 32);
+        uint32_t taken = st_wqe_decode(slots, available, (uint16_t)n, 0x4000, vector != 0, &wqe);
+        if (taken > available || wqe.sges > 64 || (taken && taken != wqe.slots))
+            fail("a WQE that is larger than its memory");
+        if (available == told.slots && !(seed % 3) && (!taken || wqe.size_bytes != told.size))
+            fail("a WQE that is not what was built");
+        valid += taken != 0;
+    }
+    printf("valid %u\n", valid);
+}
+
 /* From the store to the forward, in nanoseconds; this thread is the NIC. */
 static int by_size(const void *a, const void *b)
 {
@@ -488,8 +317,11 @@ static void latency(uint32_t count)
         write_record(q);
         uint64_t value = doorbell(q, 0), t = st_tsc();
         store(q, value);
-        while (*q->real != value)
-            _mm_pause();
+        for (uint32_t i = 1; *q->real != value; i++)
+            if (i % 256)
+                _mm_pause();
+            else
+                sched_yield();
         ticks[n] = st_tsc() - t;
     }
     clock_gettime(CLOCK_MONOTONIC, &end);
@@ -508,11 +340,16 @@ int main(int argc, char **argv)
     pthread_t nic;
     for (int i = 2; i < argc && i < 8; i++)
         n[i - 2] = (uint32_t)strtoul(argv[i], NULL, 10);
+    st_gpu_config.poll_cpus = getenv("SIGMATRACE_POLL_CPUS");
     st_gpu_config.order = order ? (enum st_doorbell_order)atoi(order) : ST_FORWARD_FIRST;
     if (strcmp(name, "stall"))
         st_patience_us = PATIENT_US;
     reals = memory(QUEUES * PAGE);
     st_library_seen(ST_LAYER_MLX5DV, "repeat_driver", "1", "/", "symbol");
+    if (!strcmp(name, "fuzz")) {
+        fuzz(n[0]);
+        return 0;
+    }
     if (!strcmp(name, "latency")) {
         latency(n[0]);
         return 0;

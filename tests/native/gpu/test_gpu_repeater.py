@@ -18,6 +18,11 @@ FIRST, COPY_FIRST, SYNC, OFF = range(4)
 KINDS = 22
 
 
+def test_decoding_stays_within_its_memory(repeat) -> None:
+    (line,) = repeat("fuzz", 200_000).stdout.splitlines()
+    assert 50_000 < int(line.split()[1]) < 190_000
+
+
 @pytest.mark.parametrize("vector", [0, 1, 2])
 @pytest.mark.parametrize("dialect", [0, 1])
 def test_every_kind_of_wqe(repeat, vector: int, dialect: int) -> None:
@@ -161,7 +166,8 @@ def test_a_copier_that_stands_still_delays_ten_doorbells(repeat) -> None:
     own = [d for d in run.trace.records(9) if not d["flags"] & AGAIN]
     waited = [d for d in own if d["flags"] & WAITED and d["flags"] & LATE]
     late = [d for d in own if d["flags"] & LATE]
-    assert len(waited) == 10 and len(late) > 20
+    assert 10 <= len(waited) < len(late)
+    assert not any(d["flags"] & WAITED for d in late[-10:])  # it was given up
     a_millisecond = run.trace.header["tsc_hz"] / 1000
     assert 0.5 * a_millisecond < min(d["delay_tsc"] for d in waited)
     calm = sorted(d["delay_tsc"] for d in late if not d["flags"] & WAITED)
@@ -176,7 +182,7 @@ def test_a_queue_pair_ends_while_the_copier_stands_still(repeat) -> None:
     assert (run.totals[gone].slots, run.totals[gone].uncopied) == (slots, slots)
     assert run.totals[held].uncopied == run.totals[held].invalid == 0
     assert gone not in run.ops() and len(run.ops()[held]) == 1
-    assert sum(run.lost().values()) == slots + 1
+    assert sum(run.lost().values()) == slots
 
 
 def test_registers_and_numbers_come_again(repeat) -> None:

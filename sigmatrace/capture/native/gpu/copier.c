@@ -11,7 +11,8 @@
 #define JOBS 1024u
 #define GATHER_SLOTS 8u
 #define GATHER_US 50u
-#define AWAKE_US 100u /* after the last doorbell, it does not sleep */
+#define BUSY_US 20u /* after a doorbell, the CPU is not given to others, */
+#define AWAKE_US 100u /* and it does not sleep */
 #define NAP_US 40u
 
 uint64_t st_copier_beat, st_copier_done;
@@ -191,10 +192,12 @@ static bool due(uint32_t *hurried)
 
 static void rest(uint64_t last_tsc)
 {
-    if (st_now() - last_tsc < AWAKE_US * st_tsc_per_us)
+    bool waited_for = st_gpu_config.order == ST_COPY_FIRST || st_gpu_config.order == ST_COPY_SYNC;
+    uint64_t idle_tsc = st_now() - last_tsc;
+    if (idle_tsc < BUSY_US * st_tsc_per_us)
         _mm_pause();
-    else if (st_gpu_config.order == ST_COPY_FIRST || st_gpu_config.order == ST_COPY_SYNC)
-        sched_yield(); /* each doorbell waits for us */
+    else if (waited_for || idle_tsc < AWAKE_US * st_tsc_per_us)
+        sched_yield();
     else
         st_nap(NAP_US);
 }

@@ -62,7 +62,7 @@ static uint32_t await(const uint64_t *mark, uint64_t wanted)
             vain++;
             return ST_DOORBELL_WAITED | ST_DOORBELL_LATE;
         }
-        if (rounds % 1024)
+        if (rounds % 256)
             _mm_pause();
         else
             sched_yield();

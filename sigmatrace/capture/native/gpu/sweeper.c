@@ -7,7 +7,7 @@
 
 #include "repeater.h"
 
-#define BUSY_US 100u      /* after a doorbell, the CPU is not given to others */
+#define BUSY_US 20u       /* after a doorbell, the CPU is not given to others */
 #define LOOK_US 2u        /* longest wait for a store: there is other work as well */
 #define YIELD_ROUNDS 32u
 
