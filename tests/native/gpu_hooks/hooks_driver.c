@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -232,6 +233,22 @@ static void init_obj(int old, unsigned number)
            arrived, old ? *fake(mlx5, "fake_old_calls") : 0);
 }
 
+static int in_a_child(void)
+{
+    int status = -1;
+    fflush(stdout);
+    pid_t child = fork();
+    if (!child) {
+        alarm(WAIT_S);
+        int result = api.mlx5dv_devx_obj_destroy(objects[0]);
+        api.mlx5dv_devx_free_uar(uars[0]);
+        struct mlx5dv_devx_uar *uar = api.mlx5dv_devx_alloc_uar(&context, 0);
+        _exit(result || !uar || (void *)real_of(uar) != uar->reg_addr);
+    }
+    waitpid(child, &status, 0);
+    return status;
+}
+
 static void carry_out(char *line)
 {
     char word[32] = "", hex[2048] = "";
@@ -321,6 +338,8 @@ static void carry_out(char *line)
         ask(hex, (int)a, (int)b);
     } else if (IS("init_obj")) {
         init_obj((int)a, (unsigned)b);
+    } else if (IS("fork")) { /* the child ends what there is, and asks for more */
+        printf("%d", in_a_child());
     } else if (IS("sleep")) {
         usleep((useconds_t)a * 1000);
         printf("0");

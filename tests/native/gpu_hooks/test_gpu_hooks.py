@@ -236,7 +236,7 @@ def test_connection_made_again_is_a_new_object(hooks: Hooks) -> None:
     assert (first["slots"], second["slots"]) == (1, 2)
     assert first["closed_tsc"] <= second["t_tsc"] and "closed_tsc" in second
     assert first["umem"] == second["umem"] and first["qpn"] == second["qpn"]
-    sizes = {c["object"]: [] for c in rank.records(2)}
+    sizes: dict[int, list[int]] = {c["object"]: [] for c in rank.records(2)}
     by_id = {c["id"]: c["object"] for c in rank.records(2)}
     for op in rank.records(1):
         sizes[by_id[op["channel"]]].append(op["size_bytes"])
@@ -301,6 +301,16 @@ def test_old_version_of_init_obj_is_met_too(hooks: Hooks) -> None:
     result = hooks(["init", "init_obj 1 33"])
     told = result.answers[1]
     assert (told["shadow"], told["arrived"], told["old"]) == (1, 1, 1)
+
+
+def test_forked_child_waits_for_nobody(hooks: Hooks) -> None:
+    bell = doorbell(1, FIRST_QPN)
+    script = ["init", "uar 0", *MEMORY, create(), *connect(0, rlid=1), "fork", f"ring 0 {bell}"]
+    result = hooks([*script, "destroy 0", "free 0"])
+    assert result.answers[script.index("fork")] == 0, "the real register, within seconds"
+    assert result.answers[len(script) - 1] == 1, "the parent's are repeated as before"
+    (parent,) = [rank for rank in result.ranks() if rank.records(9)]
+    assert merged(parent, "mlx5_qp")[0]["slots"] == 1
 
 
 def test_threads_with_registers_of_their_own(hooks: Hooks) -> None:

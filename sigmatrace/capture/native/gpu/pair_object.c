@@ -193,6 +193,8 @@ static void follow(struct st_devx_pair *pair)
         return;
     query_prefix(pair, new.prefix);
     pair->followed = st_gpu_qp_add(&new);
+    if (!pair->followed)
+        st_lost("gpu: queue pair whose doorbells are not followed", 1);
 }
 
 /* RST2INIT. Only now the port is known; nothing can be rung before. */
