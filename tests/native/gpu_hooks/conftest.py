@@ -71,15 +71,24 @@ def hooks(
 ) -> Callable[..., HookResult]:
     """Runs a script of the driver's under the shim: hooks(["init", "uar 0"], how="dlsym")."""
 
-    def run(script: list[str], how: str = "link", nodes: bool = True, **env: str) -> HookResult:
+    def run(
+        script: list[str],
+        how: str = "link",
+        nodes: bool = True,
+        shims: tuple[str, ...] = ("gpu",),
+        **env: str,
+    ) -> HookResult:
         folder = versioned if nodes else plain
+        preload = [gpu_shim.with_name(f"libsigmatrace_{shim}.so") for shim in shims]
+        if not all(path.exists() for path in preload):
+            pytest.skip("the other layer is not built")
         program = folder / ("linked" if how == "link" else "opener")
         out = tmp_path / "run"
         more = {"SIGMATRACE_MODE": "full", "SIGMATRACE_LAYERS": "gpu", "SIGMATRACE_CUPTI": "off"}
         done = subprocess.run(
             [str(program), how],
             input="".join(f"{line}\n" for line in script),
-            env=environment(out, LD_PRELOAD=str(gpu_shim), **(more | env)),
+            env=environment(out, LD_PRELOAD=":".join(map(str, preload)), **(more | env)),
             capture_output=True,
             text=True,
             timeout=60,

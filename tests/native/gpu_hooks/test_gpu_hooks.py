@@ -102,6 +102,13 @@ def test_life_of_a_queue_pair_is_told_by_every_way(hooks: Hooks, how: str, nodes
     assert {item["layer"] for item in rank.objects_of("library")} == {"mlx5dv", "cuda"}
 
 
+@pytest.mark.parametrize("shims", [("verbs", "gpu"), ("gpu", "verbs")], ids="-".join)
+@pytest.mark.parametrize("how", ["link", "dlsym", "dlvsym"])
+def test_two_shims_look_names_up_together(hooks: Hooks, how: str, shims: tuple[str, ...]) -> None:
+    rank = hooks(LIFE, how=how, shims=shims, SIGMATRACE_LAYERS="gpu,verbs").rank()
+    assert [op["size_bytes"] for op in rank.records(1)] == [100, 28]
+
+
 def test_ring_of_offsets_and_a_receive_queue(hooks: Hooks) -> None:
     """The send queue lies behind the offset and the receive queue (2^3 entries of 2^2 x 16)."""
     at = 1024 + (16 << (3 + 2))

@@ -107,6 +107,7 @@ struct st_devx_pair {
     bool described;  /* its object has been written */
     bool followed;   /* the sweeper knows it */
     bool reset;      /* it was reset after it had been in use: its next life is a new object */
+    uint64_t reset_tsc;
     const char *state;
     struct st_uar *uar;
     uint32_t uar_object, uar_serial;

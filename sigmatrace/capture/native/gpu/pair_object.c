@@ -198,13 +198,13 @@ static void follow(struct st_devx_pair *pair)
 }
 
 /* RST2INIT. Only now the port is known; nothing can be rung before. */
-static void begin(struct st_devx_pair *pair, uint64_t t_tsc)
+static void begin(struct st_devx_pair *pair)
 {
     if (pair->reset) {
         uint32_t object = st_object_id();
         if (pair->followed)
             st_gpu_qp_restart(pair->shadow, pair->qpn, object, &pair->totals);
-        close(pair, t_tsc);
+        close(pair, pair->reset_tsc);
         pair->object = object;
         describe(pair);
     }
@@ -228,9 +228,10 @@ void st_devx_pair_modified(struct st_devx_pair *pair, const uint8_t *in, size_t 
     uint32_t port = (uint32_t)st_mailbox(in, in_size, ST_QP_PORT);
     if (command == ST_RST2INIT) {
         pair->port = port;
-        begin(pair, t_tsc);
+        begin(pair);
     } else if (command == ST_TO_RESET && strcmp(pair->state, "reset")) {
         pair->reset = true;
+        pair->reset_tsc = t_tsc;
     }
     pair->state = states[command - ST_RST2INIT];
     st_object_begin(&o, "mlx5_qp", pair->object);
