@@ -40,6 +40,11 @@ def test_look_up_is_left_alone_without_the_layer(hooks: Hooks) -> None:
         assert [each["owner"] for each in told] == ["libcuda.so.1"] * 2
 
 
+def test_look_up_alone_leaves_no_trace(hooks: Hooks) -> None:
+    result = hooks([f"ask {FOUR} 5 cuGetProcAddress"], how="dlsym")
+    assert result.answers[0]["owner"] == SHIM and not result.out.exists()
+
+
 def test_kernels_are_on_the_same_clock(hooks: Hooks, versioned: Path) -> None:
     result = hooks(["init", "sleep 300"], SIGMATRACE_CUPTI=str(versioned / "cupti.so"))
     rank = result.rank()

@@ -66,9 +66,13 @@ static void library_seen(void)
     st_library_seen(ST_LAYER_CUDA, "libcuda", text, path, "symbol");
 }
 
-void st_cuda_note(void)
+void st_cuda_note(bool used)
 {
-    if (__atomic_load_n(&seen, __ATOMIC_RELAXED) || __atomic_exchange_n(&seen, 1, __ATOMIC_ACQ_REL))
+    static uint32_t said;
+    if (!__atomic_load_n(&seen, __ATOMIC_RELAXED))
+        __atomic_store_n(&seen, 1, __ATOMIC_RELEASE);
+    if (!used || __atomic_load_n(&said, __ATOMIC_RELAXED) ||
+        __atomic_exchange_n(&said, 1, __ATOMIC_ACQ_REL))
         return;
     int saved = errno;
     library_seen();

@@ -56,7 +56,7 @@ ST_API int cuInit(unsigned flags)
     int (*real)(unsigned) = REAL(INIT, int (*)(unsigned));
     int result = real ? real(flags) : CUDA_ERROR_NOT_FOUND;
     if (st_cuda_on && result == CUDA_SUCCESS) {
-        st_cuda_note();
+        st_cuda_note(true);
         st_timeline_start();
     }
     return result;
@@ -66,7 +66,7 @@ ST_API int cuInit(unsigned flags)
 static unsigned register_flags(const void *at, size_t size, unsigned flags)
 {
     if (st_cuda_on)
-        st_cuda_note();
+        st_cuda_note(true);
     if (st_cuda_on && flags & CU_MEMHOSTREGISTER_IOMEMORY && st_uar_shadows(at, size))
         flags &= ~(unsigned)CU_MEMHOSTREGISTER_IOMEMORY;
     return flags;
@@ -93,7 +93,7 @@ ST_API int cuMemGetHandleForAddressRange(void *handle, uint64_t at, size_t size,
         REAL(RANGE_HANDLE, int (*)(void *, uint64_t, size_t, int, unsigned long long));
     int result = real ? real(handle, at, size, type, flags) : CUDA_ERROR_NOT_FOUND;
     if (st_cuda_on && result == CUDA_SUCCESS && type == CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD) {
-        st_cuda_note();
+        st_cuda_note(true);
         st_cuda_dmabuf_note(*(const int *)handle, at, size);
     }
     return result;
@@ -118,7 +118,7 @@ static void replace(const char *name, void **out, int version, const void *calle
 {
     if (!st_cuda_on || !name || !out || !*out)
         return;
-    st_cuda_note();
+    st_cuda_note(false);
     int which = wrapper_of(name, version);
     if (which == FUNCTIONS)
         return;

@@ -51,8 +51,9 @@ struct st_driver {
 
 /* NULL: no driver is loaded, or the program does not call it through the wrappers. */
 const struct st_driver *st_driver(void);
-/* The program has called it through a wrapper. */
-void st_cuda_note(void);
+/* The program has called it through a wrapper; `used`: not to look a function up alone, which
+ * programs do that never use a GPU. */
+void st_cuda_note(bool used);
 /* The `gpu` object of a device; made when it is first asked for, unless `known` is wanted alone.
  * 0: there is none. */
 uint32_t st_cuda_gpu(int ordinal, bool known);
