@@ -94,9 +94,9 @@ void await(const uint64_t *counter, uint64_t least)
 
 void make_gpu(void)
 {
-    gpu_ring = memory(PAGE);
+    gpu_ring = memory(GPU_BYTES);
     cuda_from = (uintptr_t)gpu_ring;
-    cuda_to = cuda_from + PAGE;
+    cuda_to = cuda_from + GPU_BYTES;
 }
 
 struct queue *make_queue(uint32_t slots, int vector, bool own)
@@ -107,7 +107,7 @@ struct queue *make_queue(uint32_t slots, int vector, bool own)
                         .qpn = 0x4000 + queue_count,
                         .object = st_object_id(),
                         .ring = gpu_ring ? gpu_ring : memory(slots * 64u),
-                        .record = memory(PAGE)};
+                        .record = gpu_ring ? (void *)(cuda_to - PAGE) : memory(PAGE)};
     q->real = own ? (void *)(reals + queue_count * PAGE + 0x800) : queues[0].real;
     q->shadow = own ? st_register_add((void *)q->real, 7) : st_register_shadow((void *)q->real);
     if (!q->shadow || st_register_real((void *)q->shadow) != q->real)

@@ -27,6 +27,7 @@ extern bool cuda_closed;            /* copies do not end */
 /* program.c */
 #define QUEUES 1024
 #define PAGE 4096
+#define GPU_BYTES (64 * PAGE)
 struct queue {
     uint8_t *ring;
     uint32_t *record; /* doorbell record */
@@ -38,7 +39,8 @@ struct queue {
 extern struct queue queues[QUEUES];
 extern uint32_t queue_count;
 extern uint8_t *reals;    /* registers of the NIC: a page for each */
-extern uint8_t *gpu_ring; /* where the next ring is to be, if not in the host's memory */
+extern uint8_t *gpu_ring; /* where the next ring is to be, if not in the host's memory;
+                          its doorbell record is on the last page */
 /* A program that has at most half of its ring outstanding overwrites nothing that is not copied:
  * the sweeper sees to that. One that uses all of it may. */
 extern bool greedy;

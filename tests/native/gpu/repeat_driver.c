@@ -18,7 +18,8 @@ struct st_gpu_config st_gpu_config = {.batch = 128};
 
 /* --- cases ------------------------------------------------------------------------------------------ */
 
-/* Many WQEs of all kinds: slots of the ring, WQEs, address vector, dialect, most WQEs a doorbell. */
+/* Many WQEs of all kinds: slots of the ring, WQEs, address vector, dialect, most WQEs a doorbell;
+ * then 1 to use all of the ring, 2 to have it in the GPU's memory. */
 static void mix(uint32_t slots, uint32_t count, int vector, int dialect, uint32_t batch)
 {
     struct queue *q = make_queue(slots, vector, true);
@@ -355,8 +356,11 @@ int main(int argc, char **argv)
         return 0;
     }
     pthread_create(&nic, NULL, nic_run, NULL);
+    if (n[5] == 2)
+        make_gpu();
+    greedy = n[5] == 1;
     if (!strcmp(name, "mix"))
-        greedy = n[5], mix(n[0], n[1], (int)n[2], (int)n[3], n[4]);
+        mix(n[0], n[1], (int)n[2], (int)n[3], n[4]);
     else if (!strcmp(name, "twice"))
         twice(n[0]);
     else if (!strcmp(name, "shared"))

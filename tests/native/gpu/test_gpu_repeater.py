@@ -75,6 +75,12 @@ def test_orders(repeat, order: int) -> None:
         assert set(flags) == {WAITED}
 
 
+@pytest.mark.parametrize("order", [FIRST, COPY_FIRST, SYNC])
+def test_rings_in_the_memory_of_a_gpu(repeat, order: int) -> None:
+    run = repeat("mix", 64, 600, 1, 0, 5, 2, order=order)
+    all_is_there(run)
+
+
 def test_off_reads_nothing(repeat) -> None:
     run = repeat("mix", 64, 200, 0, 0, 4, order=OFF)
     consistent_doorbells(run)
@@ -100,8 +106,9 @@ def test_aggregate_adds_up(repeat) -> None:
     assert not run.trace.records(9) and run.lost() == {}
 
 
-def test_doorbells_rung_twice_are_forwarded_twice(repeat) -> None:
-    run = repeat("twice", 30)
+@pytest.mark.parametrize("memory", [0, 2])  # of the host, of a GPU
+def test_doorbells_rung_twice_are_forwarded_twice(repeat, memory: int) -> None:
+    run = repeat("twice", 30, 0, 0, 0, 0, memory)
     all_is_there(run)
     (doorbells,) = run.doorbells().values()
     again = [d for d in doorbells if d["flags"] & AGAIN]

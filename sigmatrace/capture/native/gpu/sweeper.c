@@ -20,7 +20,7 @@ static uint64_t last_ring;
 static struct st_pair *find(struct st_register *at, uint32_t qpn)
 {
     struct st_pair *pair = at->recent;
-    if (pair && pair->stream.qpn == qpn && pair->at == at && !pair->left)
+    if (pair && pair->stream.qpn == qpn && pair->at == at)
         return pair;
     pair = st_pair_find(at, qpn);
     if (pair && pair->at != at) { /* of a register on the same page: now it is known better */
@@ -55,13 +55,16 @@ static void ring(struct st_register *at, uint32_t half, uint64_t value)
     st_forward(pair, at, half, value, slots, 0, t_tsc);
 }
 
-/* Both halves may have been used between two looks: the older index first. */
+/* Both halves may have been used between two looks: the older index first. A store to the first
+ * half that came before one seen in the second is there by then. */
 static void sweep(struct st_register *at)
 {
     uint64_t value[2] = {*at->shadow, *st_half(at->shadow, 1)};
     bool second = value[1] != at->last[1];
     if (__builtin_expect(value[0] == at->last[0] && !second, 1))
         return;
+    if (second)
+        value[0] = *at->shadow;
     if (second && value[0] != at->last[0]) {
         struct st_doorbell_value a = st_doorbell_decode(value[0]), b = st_doorbell_decode(value[1]);
         if (a.qpn == b.qpn && (int16_t)(uint16_t)(a.index - b.index) > 0) {
@@ -112,6 +115,9 @@ static bool leave(struct st_pair *pair)
                                  .index = pair->forwarded,
                                  .t_tsc = pair->t_tsc};
     st_pair_hide(pair);
+    for (uint32_t i = 0; i < active_count; i++)
+        if (active[i]->recent == pair)
+            active[i]->recent = NULL;
     if (at)
         __atomic_sub_fetch(&at->pairs, 1, __ATOMIC_RELAXED);
     ST_STORE(&pair->at, NULL);
