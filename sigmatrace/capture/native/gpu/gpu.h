@@ -73,7 +73,7 @@ struct st_cuda_memory {
     void *context;   /* CUcontext */
     uint32_t gpu;    /* `gpu` object id */
 };
-/* Where an address lies. */
+/* Where an address lies; false: CUDA does not know it. */
 bool st_cuda_memory(uint64_t address, struct st_cuda_memory *memory);
 /* The address behind a dmabuf file descriptor that the program got from
  * cuMemGetHandleForAddressRange. */
@@ -90,8 +90,11 @@ bool st_cuda_copy_enter(const struct st_cuda_copy *copy);
 bool st_cuda_copy_start(const struct st_cuda_copy *copy, uint64_t at, uint64_t from, uint64_t size);
 /* Waits for all that was started. */
 bool st_cuda_copy_wait(const struct st_cuda_copy *copy);
-/* Is this stream one of ours (its copies are left out of the kernel timeline)? */
-bool st_cuda_copy_ours(void *stream);
+
+/* --- uar.c: what libmlx5 gave out ------------------------------------------------------------------- */
+
+/* Do these bytes lie on the page of a shadow? */
+bool st_uar_shadows(const void *at, uint64_t size_bytes);
 
 /* --- register.c, pair.c: registers and queue pairs --------------------------------------------------- */
 
