@@ -1,0 +1,102 @@
+/* libmlx5emu_cuda.so, preloaded below everything else where a real CUDA driver meets the emulated
+ * NIC: its registers are ordinary memory, which the driver does not take for IO memory; and the
+ * NIC cannot map the dmabufs of a real GPU, so it is told what they are of. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#define STRIP_API __attribute__((visibility("default")))
+enum { IOMEMORY = 4, DMABUF = 1, NOT_FOUND = 500, FIVE_ARGUMENTS = 12000 };
+
+typedef int (*host_register)(void *, size_t, unsigned);
+typedef int (*get_handle)(void *, uint64_t, size_t, int, unsigned long long);
+typedef int (*get_address)(const char *, void **, int, uint64_t);
+typedef int (*get_address_2)(const char *, void **, int, uint64_t, int *);
+typedef void *(*find)(void *, const char *);
+
+static void *real_dlsym(void *handle, const char *name)
+{
+    static find real;
+    if (!real)
+        *(void **)&real = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
+    if (!real)
+        *(void **)&real = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
+    return real(handle, name);
+}
+
+static void *driver(const char *name)
+{
+    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    return library ? real_dlsym(library, name) : NULL;
+}
+
+static void *nic(const char *name)
+{
+    void *library = dlopen("libmlx5emu.so", RTLD_NOW | RTLD_NOLOAD);
+    return library ? real_dlsym(library, name) : NULL;
+}
+
+STRIP_API int cuMemHostRegister_v2(void *at, size_t size, unsigned flags)
+{
+    host_register real = (host_register)driver("cuMemHostRegister_v2");
+    bool (*is_uar)(const void *, uint64_t) = (bool (*)(const void *, uint64_t))nic("mlx5emu_is_uar");
+    if (is_uar && is_uar(at, size))
+        flags &= ~(unsigned)IOMEMORY;
+    return real ? real(at, size, flags) : NOT_FOUND;
+}
+
+STRIP_API int cuMemGetHandleForAddressRange(void *handle, uint64_t at, size_t size, int type,
+                                            unsigned long long flags)
+{
+    get_handle real = (get_handle)driver("cuMemGetHandleForAddressRange");
+    void (*tell)(int, uint64_t) = (void (*)(int, uint64_t))nic("mlx5emu_dmabuf");
+    int result = real ? real(handle, at, size, type, flags) : NOT_FOUND;
+    if (!result && tell && type == DMABUF)
+        tell(*(int *)handle, at);
+    return result;
+}
+
+static void *replacement(const char *name, int version);
+
+STRIP_API int cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flags,
+                                  int *status)
+{
+    get_address_2 real = (get_address_2)driver("cuGetProcAddress_v2");
+    int result = real ? real(name, out, version, flags, status) : NOT_FOUND;
+    void *ours = name && out && *out && !result ? replacement(name, version) : NULL;
+    if (ours)
+        *out = ours;
+    return result;
+}
+
+STRIP_API int cuGetProcAddress(const char *name, void **out, int version, uint64_t flags)
+{
+    get_address real = (get_address)driver("cuGetProcAddress");
+    int result = real ? real(name, out, version, flags) : NOT_FOUND;
+    void *ours = name && out && *out && !result ? replacement(name, version) : NULL;
+    if (ours)
+        *out = ours;
+    return result;
+}
+
+static void *replacement(const char *name, int version)
+{
+    if (!strcmp(name, "cuMemHostRegister") || !strcmp(name, "cuMemHostRegister_v2"))
+        return (void *)cuMemHostRegister_v2;
+    if (!strcmp(name, "cuMemGetHandleForAddressRange"))
+        return (void *)cuMemGetHandleForAddressRange;
+    if (!strcmp(name, "cuGetProcAddress_v2"))
+        return (void *)cuGetProcAddress_v2;
+    if (!strcmp(name, "cuGetProcAddress"))
+        return version < FIVE_ARGUMENTS ? (void *)cuGetProcAddress : (void *)cuGetProcAddress_v2;
+    return NULL;
+}
+
+STRIP_API void *dlsym(void *handle, const char *name)
+{
+    void *found = real_dlsym(handle, name);
+    void *ours = found && handle != RTLD_NEXT ? replacement(name, 0) : NULL;
+    return ours ? ours : found;
+}
