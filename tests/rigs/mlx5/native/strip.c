@@ -20,8 +20,6 @@ static void *real_dlsym(void *handle, const char *name)
 {
     static find real;
     if (!real)
-        *(void **)&real = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
-    if (!real)
         *(void **)&real = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
     return real(handle, name);
 }
@@ -94,9 +92,21 @@ static void *replacement(const char *name, int version)
     return NULL;
 }
 
-STRIP_API void *dlsym(void *handle, const char *name)
+static void *find_replaced(void *handle, const char *name)
 {
     void *found = real_dlsym(handle, name);
     void *ours = found && handle != RTLD_NEXT ? replacement(name, 0) : NULL;
     return ours ? ours : found;
 }
+
+/* With both of glibc's versions, so that a tracer that looks for the next dlsym finds this one. */
+STRIP_API void *dlsym_now(void *handle, const char *name)
+{
+    return find_replaced(handle, name);
+}
+STRIP_API void *dlsym_of_old(void *handle, const char *name)
+{
+    return find_replaced(handle, name);
+}
+__asm__(".symver dlsym_now, dlsym@@GLIBC_2.34");
+__asm__(".symver dlsym_of_old, dlsym@GLIBC_2.2.5");
