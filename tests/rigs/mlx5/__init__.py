@@ -1,0 +1,1 @@
+"""An emulated ConnectX, and a stand-in for the CUDA driver."""
