@@ -35,14 +35,14 @@ Counts = dict[int, dict[int, tuple[int, int]]]
 
 
 def _counts(lives: Sequence[Mapping[str, Any]]) -> Counts:
-    return {
-        life["qpn"]: {
-            int(opcode): (found["count"], found["bytes"])
-            for opcode, found in life["operations"].items()
-        }
-        for life in lives
-        if life["operations"]
-    }
+    """Sums over all lives of a number."""
+    counts: Counts = {}
+    for life in lives:
+        for name, found in life["operations"].items():
+            of_qp, opcode = counts.setdefault(life["qpn"], {}), int(name)
+            count, size_bytes = of_qp.get(opcode, (0, 0))
+            of_qp[opcode] = (count + found["count"], size_bytes + found["bytes"])
+    return counts
 
 
 @dataclass(frozen=True)
@@ -52,20 +52,25 @@ class Node:
     Attributes:
         returncode: Of the program; gpu_pair: 1 when memory is not as it should be.
         stderr: Of the program.
-        program: What gpu_pair printed.
+        rounds: What gpu_pair printed of each round.
         nic: The NIC's counts: ``lid``, ``bad_doorbells``, ``lives``.
         wqes: In the order in which they were completed.
     """
 
     returncode: int
     stderr: str
-    program: dict[str, Any]
+    rounds: list[dict[str, Any]]
     nic: dict[str, Any]
     wqes: list[Wqe]
 
     @property
+    def program(self) -> dict[str, Any]:
+        """What was printed of the last round."""
+        return self.rounds[-1]
+
+    @property
     def posted(self) -> Counts:
-        return _counts(self.program["qps"])
+        return _counts([qp for found in self.rounds for qp in found["qps"]])
 
     @property
     def executed(self) -> Counts:
@@ -100,7 +105,7 @@ def _node(process: subprocess.Popen[str], out: Path) -> Node:
     return Node(
         returncode=process.returncode,
         stderr=errors,
-        program=json.loads(printed) if printed else {},
+        rounds=[json.loads(line) for line in printed.splitlines()],
         nic=json.loads(nic.read_text()) if nic.exists() else {},
         wqes=[Wqe(*map(int, line.split())) for line in lines.read_text().splitlines()]
         if lines.exists()

@@ -11,13 +11,13 @@ from tests.rigs.mlx5.emulated import Emulated, Node
 
 ALL = "mix=write,read,inline,long,add,cas,swap8,xor8,add4,swap4,dump"
 NOP, WRITE, WRITE_IMM, SEND = 0x00, 0x08, 0x09, 0x0A
-REMOTE_ACCESS, FLUSHED, RNR_EXCEEDED = 0x13, 0x05, 0x16
+QP_OPERATION, LOCAL_PROTECTION, FLUSHED, REMOTE_ACCESS = 0x02, 0x04, 0x05, 0x13
 
 
 def check(node: Node) -> None:
     """Nothing went wrong, and the three accounts of it agree."""
     assert (node.returncode, node.stderr) == (0, "")
-    assert node.program["wrong"] == 0
+    assert [found["wrong"] for found in node.rounds] == [0] * len(node.rounds)
     assert node.posted == node.executed == node.journal
     assert node.nic["bad_doorbells"] == 0
     assert node.total("errors") == 0
@@ -57,6 +57,7 @@ def test_each_dialect_from_many_blocks(
         ("make=verbs", "dialect=rocshmem"),
         ("group=16", "bytes=100001"),
         ("slots=16", "ops=1000"),
+        ("receives=1", "qps=2", "blocks=2"),
     ],
     ids=" ".join,
 )
@@ -130,15 +131,44 @@ def test_the_index_wraps(emulated: Emulated, tmp_path: Path) -> None:
     assert [wqe.index for wqe in node.wqes] == [i % 65536 for i in range(70000)]
 
 
-def test_a_wrong_key_is_refused_and_what_follows_is_flushed(
-    emulated: Emulated, tmp_path: Path
+@pytest.mark.parametrize(
+    ("fault", "syndrome"),
+    [
+        ("remote_key", REMOTE_ACCESS),
+        ("bounds", REMOTE_ACCESS),
+        ("local_key", LOCAL_PROTECTION),
+        ("index", QP_OPERATION),
+        ("number", QP_OPERATION),
+        ("opcode", QP_OPERATION),
+    ],
+)
+def test_a_fault_is_found_and_what_follows_is_flushed(
+    emulated: Emulated, tmp_path: Path, fault: str, syndrome: int
 ) -> None:
-    (node,) = emulated.pair(tmp_path / "run", "mix=write", "ops=1000", "wrong_key=1", "slots=64")
+    options = ("mix=write", "ops=1000", f"fault={fault}", "slots=64")
+    (node,) = emulated.pair(tmp_path / "run", *options)
     assert node.returncode == 1
     assert [qp["error"] for qp in node.program["qps"]] == [1]
     assert node.executed == {}
-    assert node.wqes[0].syndrome == REMOTE_ACCESS
+    assert node.wqes[0].syndrome == syndrome
     assert {wqe.syndrome for wqe in node.wqes[1:]} <= {FLUSHED}
+
+
+def test_a_reset_begins_a_new_life(emulated: Emulated, tmp_path: Path) -> None:
+    for ranks in (1, 2):
+        options = (ALL, "ops=70", "qps=2", "blocks=2", "lives=3")
+        for node in emulated.pair(tmp_path / str(ranks), *options, ranks=ranks):
+            check(node)
+            assert [life["slots"] > 0 for life in node.nic["lives"]] == [True] * 6
+            assert sum(wqe.index == 0 for wqe in node.wqes) == 6
+
+
+def test_numbers_are_used_again(emulated: Emulated, tmp_path: Path) -> None:
+    options = (ALL, "ops=70", "qps=2", "blocks=2", "rounds=3")
+    (node,) = emulated.pair(tmp_path / "run", *options)
+    check(node)
+    qpns = [[qp["qpn"] for qp in found["qps"]] for found in node.rounds]
+    assert len(qpns) == 3 and qpns[0] == qpns[1] == qpns[2]
 
 
 def test_times_are_measured(emulated: Emulated, tmp_path: Path) -> None:
@@ -158,6 +188,9 @@ def test_a_slow_engine_changes_nothing(emulated: Emulated, tmp_path: Path) -> No
     options = (ALL, "ops=200", "slots=32", "qps=2", "blocks=2")
     (node,) = emulated.pair(tmp_path / "run", *options, MLX5EMU_DELAY_NS="200000")
     check(node)
+    stalls = {"MLX5EMU_STALL_US": "3000", "MLX5EMU_STALL_EACH_US": "2000"}
+    (node,) = emulated.pair(tmp_path / "stalls", *options, **stalls)
+    check(node)
 
 
 def test_the_shim_for_the_real_driver(emulated: Emulated, tmp_path: Path) -> None:
@@ -166,6 +199,9 @@ def test_the_shim_for_the_real_driver(emulated: Emulated, tmp_path: Path) -> Non
     (node,) = emulated.pair(tmp_path / "without", ALL, **refused)
     assert "cuMemHostRegister failed (1)" in node.stderr
     (node,) = emulated.pair(
-        tmp_path / "with", ALL, "memory=dmabuf", LD_PRELOAD=str(emulated.built.strip), **refused
+        tmp_path / "with",
+        *(ALL, "memory=dmabuf", "qps=6", "blocks=6", "rounds=2"),
+        LD_PRELOAD=str(emulated.built.strip),
+        **refused,
     )
     check(node)

@@ -16,6 +16,7 @@ enum { WORDS = 4 };
 static struct {
     uint64_t recover_ns; /* how long a record of a shared register may be ahead; 0: for ever */
     uint64_t delay_ns;   /* before each round that finds work */
+    uint64_t stall_ns, stall_each_ns; /* the engine stands still, so long and so often */
     bool spins;
 } tuning;
 
@@ -140,12 +141,25 @@ static void rest(unsigned idle)
         nanosleep(&(struct timespec){.tv_nsec = IDLE_SLEEP_NS}, NULL);
 }
 
+static void stall(void)
+{
+    static uint64_t last_ns;
+    uint64_t now = tuning.stall_ns ? nic_now_ns() : 0;
+    if (!tuning.stall_ns || now - last_ns < tuning.stall_each_ns)
+        return;
+    nanosleep(&(struct timespec){.tv_sec = (time_t)(tuning.stall_ns / 1000000000u),
+                                 .tv_nsec = (long)(tuning.stall_ns % 1000000000u)},
+              NULL);
+    last_ns = nic_now_ns();
+}
+
 static void *engine_run(void *unused)
 {
     unsigned idle = 0;
     for (;;) {
         while (atomic_load(&nic.impatient))
             sched_yield();
+        stall();
         pthread_mutex_lock(&nic.lock);
         bool worked = round_do();
         pthread_mutex_unlock(&nic.lock);
@@ -167,6 +181,8 @@ void nic_engine_start(void)
     sigset_t all, before;
     tuning.recover_ns = number_of("MLX5EMU_RECOVER_US", 20000) * 1000;
     tuning.delay_ns = number_of("MLX5EMU_DELAY_NS", 0);
+    tuning.stall_ns = number_of("MLX5EMU_STALL_US", 0) * 1000;
+    tuning.stall_each_ns = number_of("MLX5EMU_STALL_EACH_US", 1000) * 1000;
     tuning.spins = number_of("MLX5EMU_SPIN", 0);
     uint64_t cpu = number_of("MLX5EMU_CPU", UINT64_MAX);
     sigfillset(&all);

@@ -155,16 +155,31 @@ static bool is_io_memory(const void *at, size_t size)
     return io;
 }
 
+/* Ordinary memory is locked by whole pages, no page twice. */
+static bool overlaps(const void *at, size_t size, bool io)
+{
+    uintptr_t unit = io ? 1 : PAGE, first = (uintptr_t)at / unit;
+    uintptr_t last = ((uintptr_t)at + size - 1) / unit;
+    for (int i = 0; i < RANGES; i++) {
+        uintptr_t from = (uintptr_t)ranges[i].at / unit;
+        uintptr_t to = ((uintptr_t)ranges[i].at + ranges[i].size - 1) / unit;
+        if (ranges[i].kind && first <= to && from <= last)
+            return true;
+    }
+    return false;
+}
+
 int cuMemHostRegister_v2(void *at, size_t size, unsigned flags)
 {
     if (!fake_context())
         return CU_INVALID_CONTEXT;
-    if (!at || !size || is_io_memory(at, size) != !!(flags & IOMEMORY))
+    bool io = at && size && is_io_memory(at, size);
+    if (!at || !size || io != !!(flags & IOMEMORY))
         return CU_INVALID_VALUE;
     pthread_mutex_lock(&lock);
-    bool overlaps = find(at) || find((uint8_t *)at + size - 1);
+    bool taken = overlaps(at, size, io);
     pthread_mutex_unlock(&lock);
-    return overlaps ? CU_ALREADY_REGISTERED : add(REGISTERED, at, size, -1, flags);
+    return taken ? CU_ALREADY_REGISTERED : add(REGISTERED, at, size, -1, flags);
 }
 
 int cuMemHostUnregister(void *at)

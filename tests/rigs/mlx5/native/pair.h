@@ -33,13 +33,25 @@ enum pair_dialect {
     PAIR_PROXY,    /* the index into a word of the host, whose thread rings */
 };
 
+/* What is wrong with each WQE on purpose. */
+enum pair_fault {
+    PAIR_RIGHT,
+    PAIR_REMOTE_KEY,
+    PAIR_LOCAL_KEY,
+    PAIR_BOUNDS, /* of the remote memory */
+    PAIR_INDEX,
+    PAIR_NUMBER, /* of the queue pair */
+    PAIR_OPCODE,
+};
+
 /* A queue pair, in the memory of the GPU. */
 struct pair_qp {
     uint64_t sq, record, db, cq, proxy;
     uint64_t local, remote; /* the heaps */
     uint32_t qpn, slots, lkey, rkey, av_words;
     uint32_t av[12]; /* in the order of the bytes */
-    uint64_t reserved, ready, rung, rings, operations[PAIR_OPCODES], bytes[PAIR_OPCODES];
+    uint64_t reserved, ready, rung; /* slots of this life */
+    uint64_t rings, slots_before, operations[PAIR_OPCODES], bytes[PAIR_OPCODES];
     uint32_t lock, error;
 };
 
@@ -54,7 +66,7 @@ struct pair_args {
     struct pair_heap heap;
     uint64_t qps; /* struct pair_qp[] */
     uint64_t times; /* of the timing mode: uint64_t[operations] */
-    uint32_t qp_count, rank, operations, bytes, dialect, group, kinds, timed;
+    uint32_t qp_count, rank, operations, bytes, dialect, group, kinds, fault;
     uint8_t kind[PAIR_MOST_MIX];
 };
 

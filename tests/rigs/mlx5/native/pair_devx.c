@@ -5,6 +5,7 @@
 
 enum { MAILBOX = 272, OUT = 16, LOG_STRIDE = 0, SERVICE_DCI = 5, NO_RECEIVES = 3, MTU_4096 = 5 };
 enum { CREATE_CQ = 0x400, CREATE_QP = 0x500, TO_INIT = 0x502, TO_RTR = 0x503, TO_RTS = 0x504 };
+enum { TO_RESET = 0x50a };
 
 static void put(uint8_t *in, size_t at, unsigned bytes, uint64_t value)
 {
@@ -42,7 +43,7 @@ void devx_qp(struct queue *queue, const struct devx_qp *how)
     in[0x19] = how->dci ? SERVICE_DCI : 0;
     put(in, 0x1d, 3, setup.pdn);
     in[0x20] = MTU_4096 << 5 | 30;
-    in[0x21] = (uint8_t)(how->log_receives << 3 | LOG_STRIDE);
+    in[0x21] = how->receives ? (uint8_t)(how->log_receives << 3 | LOG_STRIDE) : 0;
     in[0x22] = (uint8_t)(how->log_size << 3);
     put(in, 0x25, 3, how->uar);
     put(in, 0x95, 3, queue->cqn);
@@ -57,6 +58,14 @@ void devx_qp(struct queue *queue, const struct devx_qp *how)
     queue->qp = mlx5dv_devx_obj_create(setup.context, in, sizeof(in), out, sizeof(out));
     need("CREATE_QP", queue->qp ? 0 : out[0]);
     queue->qpn = number(out);
+}
+
+void devx_reset(struct queue *queue)
+{
+    uint8_t in[MAILBOX] = {0}, out[OUT];
+    put(in, 0x00, 2, TO_RESET);
+    put(in, 0x09, 3, queue->qpn);
+    need("reset", mlx5dv_devx_obj_modify(queue->qp, in, sizeof(in), out, sizeof(out)));
 }
 
 void devx_connect(struct queue *queue, const struct end *peer, uint32_t remote_qpn)

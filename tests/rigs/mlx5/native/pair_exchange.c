@@ -40,13 +40,16 @@ static void receive(const char *stage, uint32_t rank, void *other, size_t size)
 
 void exchange(const char *stage, const void *mine, size_t size, void *next, void *previous)
 {
+    static unsigned meetings; /* all ranks have the same ones in the same order */
     uint32_t count = options.size;
+    char name[64];
+    snprintf(name, sizeof(name), "%u-%s", meetings++, stage);
     if (count == 1) {
         memcpy(next, mine, size);
         memcpy(previous, mine, size);
         return;
     }
-    publish(stage, mine, size);
-    receive(stage, (options.rank + 1) % count, next, size);
-    receive(stage, (options.rank + count - 1) % count, previous, size);
+    publish(name, mine, size);
+    receive(name, (options.rank + 1) % count, next, size);
+    receive(name, (options.rank + count - 1) % count, previous, size);
 }

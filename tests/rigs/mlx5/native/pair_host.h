@@ -22,8 +22,8 @@ struct options {
     enum memory memory;
     enum uar uar;
     enum mode mode;
-    bool dci, long_av, verbs, wrong_key;
-    uint32_t warmup;
+    bool dci, long_av, verbs, receives;
+    uint32_t warmup, lives, rounds;
     struct pair_args args;
 };
 extern struct options options;
@@ -84,6 +84,8 @@ extern struct setup setup;
 void setup_open(void);
 void setup_queues(void);
 void setup_connect(void);
+/* All queue pairs are reset and connected again; the heap is as at first. */
+void setup_again(void);
 void setup_close(void);
 void devx_cq(struct queue *queue, uint32_t umem, uint64_t offset, uint32_t log_size, bool collapsed);
 struct devx_qp {
@@ -93,6 +95,7 @@ struct devx_qp {
 };
 void devx_qp(struct queue *queue, const struct devx_qp *how);
 /* To RTS; remote: LID, GID, QPN. */
+void devx_reset(struct queue *queue);
 void devx_connect(struct queue *queue, const struct end *peer, uint32_t remote_qpn);
 
 /* --- pair_exchange.c ------------------------------------------------------------------------------ */

@@ -3,6 +3,7 @@
 
 enum { OP_NOP = 0x00, OP_WRITE = 0x08, OP_IMM = 0x09, OP_SEND = 0x0a, OP_READ = 0x10 };
 enum { OP_CAS = 0x11, OP_ADD = 0x12, OP_MASKED_CAS = 0x14, OP_MASKED_ADD = 0x15, OP_DUMP = 0x23 };
+enum { OP_UNKNOWN = 0x3e };
 enum { OPERAND_4 = 0x08, OPERAND_8 = 0x09, WITH_CQE = 0x08, ERROR_CQE = 13 };
 
 struct wqe {
@@ -143,17 +144,20 @@ DEV void slots_write(struct pair_qp *qp, uint64_t first, const uint32_t *words, 
 }
 
 /* Posts a WQE; one of several slots is followed by a NOP, so that the last slot is a WQE's first. */
-DEV uint64_t post(struct pair_qp *qp, struct wqe *wqe, uint32_t opcode, uint32_t opmod, uint32_t imm,
-                  uint32_t dialect)
+DEV uint64_t post(const struct pair_args *args, struct pair_qp *qp, struct wqe *wqe, uint32_t opcode,
+                  uint32_t opmod, uint32_t imm)
 {
+    uint32_t fault = args->fault, dialect = args->dialect;
     uint32_t slots = (wqe->words * 4 + PAIR_SLOT - 1) / PAIR_SLOT, total = slots + (slots > 1);
     uint64_t first = dev_add64(&qp->reserved, total);
     if (first + total > qp->slots)
         wait_for(qp, first + total - qp->slots, dialect);
     for (uint32_t i = wqe->words; i < slots * 16; i++)
         wqe->word[i] = 0;
-    wqe->word[0] = big32(opmod << 24 | ((uint32_t)first & 0xffff) << 8 | opcode);
-    wqe->word[1] = big32(qp->qpn << 8 | (wqe->words + 3) / 4);
+    uint32_t index = (uint32_t)first + (fault == PAIR_INDEX);
+    wqe->word[0] = big32(opmod << 24 | (index & 0xffff) << 8 |
+                         (fault == PAIR_OPCODE ? OP_UNKNOWN : opcode));
+    wqe->word[1] = big32((qp->qpn + (fault == PAIR_NUMBER)) << 8 | (wqe->words + 3) / 4);
     wqe->word[2] = big32(WITH_CQE);
     wqe->word[3] = big32(imm);
     slots_write(qp, first, wqe->word, slots);
@@ -297,7 +301,7 @@ DEV uint64_t operate(const struct turn *turn, uint32_t kind)
     default:
         opcode = put_atomic(&wqe, turn, kind, &opmod);
     }
-    return post(qp, &wqe, opcode, opmod, imm, args->dialect);
+    return post(args, qp, &wqe, opcode, opmod, imm);
 }
 
 /* Each thread does its operations on its block's queue pair, and waits for all of them. */
@@ -356,7 +360,7 @@ KERNEL(pair_pingpong)
             wqe_begin(&wqe, qp, 1);
             put_remote(&wqe, qp, PAIR_THREADS_AT + args->heap.inlined);
             put_inline(&wqe, 8, i);
-            post(qp, &wqe, OP_WRITE, 0, 0, args->dialect);
+            post(args, qp, &wqe, OP_WRITE, 0, 0);
             ring(qp, args->dialect);
         }
         dev_store64(args->times + 8 * (uint64_t)(i - 1), dev_now_ns() - begin);

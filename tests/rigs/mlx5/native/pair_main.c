@@ -8,7 +8,9 @@
  *   qps=N blocks=N threads=N slots=N group=N   (group: operations behind one doorbell)
  *   dci=1 av=long    address vectors           make=verbs     queue pairs of libibverbs
  *   mode=            run time pingpong         warmup=N       operations left out of the times
- *   wrong_key=1      every operation must fail
+ *   fault=           remote_key local_key bounds index number opcode: every WQE is wrong
+ *   receives=1       the senders have receive queues, too, which come first in their memory
+ *   lives=N          queue pairs are reset and connected again   rounds=N   all is made anew
  *   rank=R size=N folder=PATH                  several processes; folder: where they meet */
 #include <inttypes.h>
 #include <pthread.h>
@@ -23,6 +25,8 @@
 
 struct options options = {.kernel = "pair_kernel.so",
                           .size = 1,
+                          .lives = 1,
+                          .rounds = 1,
                           .qps = 1,
                           .blocks = 1,
                           .threads = 1,
@@ -33,6 +37,8 @@ static const char *const kinds[] = {"write", "read",  "inline", "long", "add",  
 static const char *const dialects[] = {"nvshmem", "doca", "rdma", "rocshmem", "blueflame", "proxy"};
 static const char *const uars[] = {"own", "shared", "plain", "bf"};
 static const char *const memories[] = {"gpu", "dmabuf", "host"};
+static const char *const faults[] = {"none",   "remote_key", "local_key", "bounds",
+                                     "index", "number",     "opcode"};
 static const char *const modes[] = {"run", "time", "pingpong"};
 static atomic_bool proxy_ends;
 
@@ -83,6 +89,7 @@ static bool number_read(const char *name, const char *value)
                    {"qps", &options.qps},             {"blocks", &options.blocks},
                    {"threads", &options.threads},     {"slots", &options.slots},
                    {"group", &options.args.group},    {"rank", &options.rank},
+                   {"lives", &options.lives},         {"rounds", &options.rounds},
                    {"size", &options.size},           {"warmup", &options.warmup}};
     for (size_t i = 0; i < COUNT(numbers); i++)
         if (!strcmp(name, numbers[i].name)) {
@@ -116,8 +123,10 @@ static void option_read(const char *name, char *value)
         options.long_av = !strcmp(value, "long");
     else if (!strcmp(name, "make"))
         options.verbs = !strcmp(value, "verbs");
-    else if (!strcmp(name, "wrong_key"))
-        options.wrong_key = !strcmp(value, "1");
+    else if (!strcmp(name, "fault"))
+        options.args.fault = choice(value, faults, COUNT(faults));
+    else if (!strcmp(name, "receives"))
+        options.receives = !strcmp(value, "1");
     else
         fail(name, 0);
 }
@@ -135,7 +144,10 @@ void options_read(int count, char **texts)
     need("size", options.size == 0 || options.size > MOST_RANKS);
     need("bytes", options.args.bytes < 8 && has_kind(PAIR_SEND));
     need("dci", options.dci && (has_kind(PAIR_SEND) || has_kind(PAIR_IMM)));
+    need("mix", options.mode == TIME && options.args.kinds != 1);
     need("group", options.args.group == 0);
+    need("lives", options.lives > 1 && (has_kind(PAIR_SEND) || has_kind(PAIR_IMM)));
+    need("lives", options.lives > 1 && options.verbs);
     options.args.rank = options.rank;
     options.args.qp_count = options.qps;
 }
@@ -206,8 +218,8 @@ static void report(const struct pair_qp *qps, uint64_t wrong, uint64_t run_ns)
     for (uint32_t k = 0; k < options.qps; k++) {
         printf("%s{\"qpn\": %u, \"remote_qpn\": %u, \"rings\": %" PRIu64 ", \"slots\": %" PRIu64
                ", \"error\": %u, \"operations\": {",
-               k ? ",\n" : "", qps[k].qpn, options.dci ? setup.next.dct : setup.next.target[k],
-               qps[k].rings, qps[k].reserved, qps[k].error);
+               k ? ", " : "", qps[k].qpn, options.dci ? setup.next.dct : setup.next.target[k],
+               qps[k].rings, qps[k].slots_before + qps[k].reserved, qps[k].error);
         const char *comma = "";
         for (uint32_t i = 0; i < PAIR_OPCODES; i++)
             if (qps[k].operations[i]) {
@@ -248,23 +260,43 @@ static uint64_t kernels_run(struct pair_qp *qps)
     return took;
 }
 
-int main(int count, char **texts)
+/* One life of the queue pairs: all operations, and what came of them. */
+static uint64_t life_run(struct pair_qp *qps, uint64_t *took)
 {
-    static struct pair_qp qps[MOST_QPS];
     char byte = 0, next, previous;
-    options_read(count, texts);
-    cuda_start();
-    setup_open();
-    setup_queues();
-    setup_connect();
     cuda_get(qps, setup.qps, options.qps * sizeof(*qps));
-    uint64_t took = kernels_run(qps);
+    *took += kernels_run(qps);
     exchange("done", &byte, 1, &next, &previous);
     cuda_get(qps, setup.qps, options.qps * sizeof(*qps));
     uint64_t wrong = options.mode == PINGPONG ? 0 : heap_verify(qps);
-    report(qps, wrong, took);
     /* The other end may still be asked. */
     exchange("verified", &byte, 1, &next, &previous);
+    return wrong;
+}
+
+static uint64_t round_run(void)
+{
+    static struct pair_qp qps[MOST_QPS];
+    uint64_t wrong, took = 0;
+    setup_open();
+    setup_queues();
+    setup_connect();
+    wrong = life_run(qps, &took);
+    for (uint32_t i = 1; i < options.lives; i++) {
+        setup_again();
+        wrong += life_run(qps, &took);
+    }
+    report(qps, wrong, took);
     setup_close();
+    return wrong;
+}
+
+int main(int count, char **texts)
+{
+    uint64_t wrong = 0;
+    options_read(count, texts);
+    cuda_start();
+    for (uint32_t i = 0; i < options.rounds; i++)
+        wrong += round_run();
     return wrong ? 1 : 0;
 }

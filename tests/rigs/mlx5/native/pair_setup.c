@@ -7,6 +7,7 @@
 
 enum { KIND_BF = 0, KIND_PLAIN = 1, REGISTER_BYTES = 8, BF_BYTES = 512, RECEIVE_BYTES = 16 };
 enum { RECORD_BYTES = 8, CQ_BYTES = 64, LOG_TARGET = 2 };
+enum { LOG_RECEIVES = 4 };
 enum { SEND_RECORD = 4 };
 #define KIND_OWN (1u << 31)
 #define DC_KEY 0x1122334455667788u
@@ -110,7 +111,8 @@ static void register_make(struct queue *queue, const struct queue *first)
 static void senders_make(void)
 {
     uint32_t count = options.qps, log_size = log2_up(options.slots);
-    uint64_t queue_bytes = (uint64_t)options.slots * PAIR_SLOT;
+    uint64_t receive_bytes = options.receives ? (uint64_t)RECEIVE_BYTES << LOG_RECEIVES : 0;
+    uint64_t queue_bytes = receive_bytes + (uint64_t)options.slots * PAIR_SLOT;
     uint64_t queues = cuda_memory(count * queue_bytes, options.memory);
     uint64_t records = cuda_memory(count * RECORD_BYTES, options.memory);
     uint64_t cqs = cuda_memory(count * CQ_BYTES, options.memory);
@@ -121,7 +123,7 @@ static void senders_make(void)
     memset(ones, 0xff, sizeof(ones));
     for (uint32_t k = 0; k < count; k++) {
         struct queue *queue = &setup.sender[k];
-        queue->sq = queues + k * queue_bytes;
+        queue->sq = queues + k * queue_bytes + receive_bytes;
         queue->record = records + (uint64_t)k * RECORD_BYTES + SEND_RECORD;
         queue->cq_at = cqs + (uint64_t)k * CQ_BYTES;
         cuda_put(queue->cq_at, ones, sizeof(ones));
@@ -130,7 +132,8 @@ static void senders_make(void)
         struct devx_qp how = {.umem = queues_umem, .record_umem = records_umem,
                               .uar = queue->uar->page_id, .log_size = log_size,
                               .cqn_receive = queue->cqn, .offset = k * queue_bytes,
-                              .record_offset = (uint64_t)k * RECORD_BYTES, .dci = options.dci};
+                              .record_offset = (uint64_t)k * RECORD_BYTES, .dci = options.dci,
+                              .receives = options.receives, .log_receives = LOG_RECEIVES};
         devx_qp(queue, &how);
         setup.mine.sender[k] = queue->qpn;
     }
@@ -265,6 +268,29 @@ static void av_make(struct pair_qp *qp)
     ibv_destroy_ah(ah);
 }
 
+static void faults_make(struct pair_qp *qp)
+{
+    qp->rkey += options.args.fault == PAIR_REMOTE_KEY;
+    qp->lkey += options.args.fault == PAIR_LOCAL_KEY;
+    if (options.args.fault == PAIR_BOUNDS)
+        qp->remote += setup.heap_size;
+}
+
+static void connect_all(void)
+{
+    for (uint32_t k = 0; k < options.qps; k++) {
+        if (options.verbs)
+            verbs_connect(&setup.sender[k], setup.next.target[k]);
+        else
+            devx_connect(&setup.sender[k], &setup.next, options.dci ? 0 : setup.next.target[k]);
+        if (!options.dci)
+            devx_connect(&setup.target[k], &setup.previous, setup.previous.sender[k]);
+    }
+    /* Nobody sends before all others can receive. */
+    char byte = 0, next, previous;
+    exchange("connected", &byte, 1, &next, &previous);
+}
+
 void setup_connect(void)
 {
     struct pair_qp *qps = calloc(options.qps, sizeof(*qps));
@@ -272,17 +298,12 @@ void setup_connect(void)
     exchange("ends", &setup.mine, sizeof(setup.mine), &setup.next, &setup.previous);
     for (uint32_t k = 0; k < options.qps; k++) {
         struct queue *sender = &setup.sender[k];
-        if (options.verbs)
-            verbs_connect(sender, setup.next.target[k]);
-        else
-            devx_connect(sender, &setup.next, options.dci ? 0 : setup.next.target[k]);
-        if (!options.dci)
-            devx_connect(&setup.target[k], &setup.previous, setup.previous.sender[k]);
         qps[k] = (struct pair_qp){.sq = sender->sq, .record = sender->record, .db = sender->db,
                                   .cq = sender->cq_at, .local = setup.heap,
                                   .remote = setup.next.heap, .qpn = sender->qpn,
                                   .slots = options.slots, .lkey = setup.mr->lkey,
-                                  .rkey = setup.next.rkey + options.wrong_key};
+                                  .rkey = setup.next.rkey};
+        faults_make(&qps[k]);
         if (options.args.dialect == PAIR_PROXY)
             qps[k].proxy = cuda_memory(8, IN_HOST);
         if (options.dci)
@@ -291,9 +312,35 @@ void setup_connect(void)
     setup.qps = cuda_memory(options.qps * sizeof(*qps), IN_GPU);
     cuda_put(setup.qps, qps, options.qps * sizeof(*qps));
     free(qps);
-    /* Nobody sends before all others can receive. */
-    char byte = 0, next, previous;
-    exchange("connected", &byte, 1, &next, &previous);
+    connect_all();
+}
+
+static void life_begin(struct pair_qp *qp, const struct queue *sender)
+{
+    uint8_t ones[CQ_BYTES];
+    uint32_t none = 0;
+    memset(ones, 0xff, sizeof(ones));
+    cuda_put(sender->cq_at, ones, sizeof(ones));
+    cuda_put(sender->record, &none, sizeof(none));
+    qp->slots_before += qp->reserved;
+    qp->reserved = qp->ready = qp->rung = 0;
+}
+
+void setup_again(void)
+{
+    struct pair_qp *qps = calloc(options.qps, sizeof(*qps));
+    need("memory", !qps);
+    cuda_get(qps, setup.qps, options.qps * sizeof(*qps));
+    for (uint32_t k = 0; k < options.qps; k++) {
+        devx_reset(&setup.sender[k]);
+        if (!options.dci)
+            devx_reset(&setup.target[k]);
+        life_begin(&qps[k], &setup.sender[k]);
+    }
+    cuda_put(setup.qps, qps, options.qps * sizeof(*qps));
+    free(qps);
+    heap_fill();
+    connect_all();
 }
 
 void setup_close(void)

@@ -7,7 +7,7 @@
 #include "pair_host.h"
 
 enum { SAID = 10 };
-static uint64_t wrong;
+static uint64_t wrong; /* of one call */
 
 static uint64_t value_of(uint32_t rank, uint32_t thread, uint32_t i)
 {
@@ -208,10 +208,11 @@ uint64_t heap_verify(const struct pair_qp *qps)
 {
     uint8_t *image = malloc(setup.heap_size);
     uint64_t adds = 0, counter;
-    for (uint32_t k = 0; k < options.qps; k++) {
-        adds += qps[k].operations[0x12];
+    wrong = 0;
+    for (uint32_t i = 0; i < options.args.operations; i++)
+        adds += options.args.kind[i % options.args.kinds] == PAIR_ADD ? threads_all() : 0;
+    for (uint32_t k = 0; k < options.qps; k++)
         wrong += qps[k].error;
-    }
     uint8_t *counted = calloc(1, adds + 1);
     need("memory", !image || !counted);
     cuda_get(image, setup.heap, setup.heap_size);

@@ -3,14 +3,18 @@
  * NIC cannot map the dmabufs of a real GPU, so it is told what they are of. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
 #define STRIP_API __attribute__((visibility("default")))
-enum { IOMEMORY = 4, DMABUF = 1, NOT_FOUND = 500, FIVE_ARGUMENTS = 12000 };
+enum { IOMEMORY = 4, DMABUF = 1, NOT_FOUND = 500, FIVE_ARGUMENTS = 12000, PAGE = 4096 };
+enum { PAGES = 256 };
 
 typedef int (*host_register)(void *, size_t, unsigned);
+typedef int (*host_unregister)(void *);
+typedef int (*get_pointer)(uint64_t *, void *, unsigned);
 typedef int (*get_handle)(void *, uint64_t, size_t, int, unsigned long long);
 typedef int (*get_address)(const char *, void **, int, uint64_t);
 typedef int (*get_address_2)(const char *, void **, int, uint64_t, int *);
@@ -36,13 +40,74 @@ static void *nic(const char *name)
     return library ? real_dlsym(library, name) : NULL;
 }
 
+/* The driver locks ordinary memory by whole pages, no page twice; several registers lie on one. */
+static struct page {
+    uint8_t *at;
+    unsigned users;
+} pages[PAGES];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static struct page *page_find(const void *at)
+{
+    for (int i = 0; i < PAGES; i++)
+        if (pages[i].users && (uintptr_t)at - (uintptr_t)pages[i].at < PAGE)
+            return &pages[i];
+    return NULL;
+}
+
+static int page_add(host_register real, void *at, unsigned flags)
+{
+    uint8_t *base = (uint8_t *)((uintptr_t)at & ~(uintptr_t)(PAGE - 1));
+    struct page *page = page_find(at);
+    int result = page ? 0 : real(base, PAGE, flags & ~(unsigned)IOMEMORY);
+    for (int i = 0; i < PAGES && !page && !result; i++)
+        if (!pages[i].users)
+            page = &pages[i];
+    if (page && !result) {
+        page->at = base;
+        page->users++;
+    }
+    return result;
+}
+
 STRIP_API int cuMemHostRegister_v2(void *at, size_t size, unsigned flags)
 {
     host_register real = (host_register)driver("cuMemHostRegister_v2");
     bool (*is_uar)(const void *, uint64_t) = (bool (*)(const void *, uint64_t))nic("mlx5emu_is_uar");
-    if (is_uar && is_uar(at, size))
-        flags &= ~(unsigned)IOMEMORY;
-    return real ? real(at, size, flags) : NOT_FOUND;
+    if (!real)
+        return NOT_FOUND;
+    if (!is_uar || !is_uar(at, size))
+        return real(at, size, flags);
+    pthread_mutex_lock(&lock);
+    int result = page_add(real, at, flags);
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+STRIP_API int cuMemHostUnregister(void *at)
+{
+    host_unregister real = (host_unregister)driver("cuMemHostUnregister");
+    if (!real)
+        return NOT_FOUND;
+    pthread_mutex_lock(&lock);
+    struct page *page = page_find(at);
+    bool last = page && --page->users == 0;
+    uint8_t *base = page ? page->at : at;
+    pthread_mutex_unlock(&lock);
+    return page && !last ? 0 : real(base);
+}
+
+STRIP_API int cuMemHostGetDevicePointer_v2(uint64_t *out, void *at, unsigned flags)
+{
+    get_pointer real = (get_pointer)driver("cuMemHostGetDevicePointer_v2");
+    pthread_mutex_lock(&lock);
+    struct page *page = page_find(at);
+    uint8_t *base = page ? page->at : at;
+    pthread_mutex_unlock(&lock);
+    int result = real ? real(out, base, flags) : NOT_FOUND;
+    if (!result)
+        *out += (uint64_t)((uint8_t *)at - base);
+    return result;
 }
 
 STRIP_API int cuMemGetHandleForAddressRange(void *handle, uint64_t at, size_t size, int type,
@@ -81,12 +146,21 @@ STRIP_API int cuGetProcAddress(const char *name, void **out, int version, uint64
 
 static void *replacement(const char *name, int version)
 {
-    if (!strcmp(name, "cuMemHostRegister") || !strcmp(name, "cuMemHostRegister_v2"))
-        return (void *)cuMemHostRegister_v2;
-    if (!strcmp(name, "cuMemGetHandleForAddressRange"))
-        return (void *)cuMemGetHandleForAddressRange;
-    if (!strcmp(name, "cuGetProcAddress_v2"))
-        return (void *)cuGetProcAddress_v2;
+    static const struct {
+        const char *name;
+        void *ours;
+    } replaced[] = {
+        {"cuMemHostRegister", (void *)cuMemHostRegister_v2},
+        {"cuMemHostRegister_v2", (void *)cuMemHostRegister_v2},
+        {"cuMemHostUnregister", (void *)cuMemHostUnregister},
+        {"cuMemHostGetDevicePointer", (void *)cuMemHostGetDevicePointer_v2},
+        {"cuMemHostGetDevicePointer_v2", (void *)cuMemHostGetDevicePointer_v2},
+        {"cuMemGetHandleForAddressRange", (void *)cuMemGetHandleForAddressRange},
+        {"cuGetProcAddress_v2", (void *)cuGetProcAddress_v2},
+    };
+    for (size_t i = 0; i < sizeof(replaced) / sizeof(*replaced); i++)
+        if (!strcmp(name, replaced[i].name))
+            return replaced[i].ours;
     if (!strcmp(name, "cuGetProcAddress"))
         return version < FIVE_ARGUMENTS ? (void *)cuGetProcAddress : (void *)cuGetProcAddress_v2;
     return NULL;
