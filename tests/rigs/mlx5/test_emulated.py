@@ -193,6 +193,17 @@ def test_a_slow_engine_changes_nothing(emulated: Emulated, tmp_path: Path) -> No
     check(node)
 
 
+def test_memory_is_reached_by_the_driver(emulated: Emulated, tmp_path: Path) -> None:
+    """As with a real GPU: the engine neither loads nor stores in the GPU's memory."""
+    sizes = ("ops=100", "qps=2", "blocks=2")
+    cases = [("memory=gpu", *sizes), ("memory=host", *sizes), ("bytes=100000", "ops=30")]
+    for i, options in enumerate([*cases, ("dci=1", "av=long", *sizes)]):
+        (node,) = emulated.pair(tmp_path / str(i), ALL, *options, MLX5EMU_COPIES="1")
+        check(node)
+    for node in emulated.pair(tmp_path / "two", ALL, *sizes, ranks=2, MLX5EMU_COPIES="1"):
+        check(node)
+
+
 def test_the_shim_for_the_real_driver(emulated: Emulated, tmp_path: Path) -> None:
     """The stand-in behaves as the real driver does: registers are ordinary memory to it."""
     refused = {"FAKE_CUDA_MMIO": "0"}

@@ -8,8 +8,10 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum { POINTER_MEMORY_TYPE = 2, MEMORY_TYPE_DEVICE = 2, STREAM_NON_BLOCKING = 1, DMABUFS = 256 };
+enum { DEINITIALIZED = 4 };
 
 static struct {
     bool looked, usable;
@@ -41,14 +43,16 @@ void mlx5emu_dmabuf(int fd, uint64_t address)
     dmabufs[dmabufs_seen++ % DMABUFS].address = address;
 }
 
-/* The stand-in's memory is the host's: the engine needs no driver for it. */
+/* The stand-in's memory is the host's: the engine needs no driver for it, unless MLX5EMU_COPIES=1
+ * asks for it, so that this way is tested without a GPU. */
 static void look_for_cuda(void)
 {
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
     if (!library)
         return;
     cuda.looked = true;
-    if (dlsym(library, "fake_cuda_is_here"))
+    const char *copies = getenv("MLX5EMU_COPIES");
+    if (dlsym(library, "fake_cuda_is_here") && !(copies && !strcmp(copies, "1")))
         return;
     *(void **)&cuda.pointer = dlsym(library, "cuPointerGetAttribute");
     *(void **)&cuda.from_device = dlsym(library, "cuMemcpyDtoHAsync_v2");
@@ -121,6 +125,11 @@ void nic_memory_drop(struct nic_memory *memory)
 
 static void check(int result)
 {
+    if (result == DEINITIALIZED) { /* the program ends */
+        nic_leave();
+        for (;;)
+            pause();
+    }
     if (result) {
         fprintf(stderr, "mlx5emu: the driver refused a copy (%d)\n", result);
         abort();
