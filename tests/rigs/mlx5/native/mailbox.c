@@ -152,9 +152,9 @@ static uint8_t qp_modify(enum command command, const uint8_t *in)
                  {RTR2RTS, NIC_RTR, NIC_RTS},
                  {RTS2RTS, NIC_RTS, NIC_RTS}};
     if (command == TO_RESET)
-        return qp_reset(qp), 0;
+        qp_reset(qp);
     if (command == TO_ERROR)
-        return qp->state = NIC_ERROR, 0;
+        qp->state = NIC_ERROR;
     for (size_t i = 0; i < sizeof(steps) / sizeof(*steps); i++)
         if (steps[i].command == command) {
             if (qp->state != steps[i].from)

@@ -105,8 +105,10 @@ bool nic_memory_make(struct nic_memory *memory, void *at, uint64_t size, uint64_
         at = dmabuf_address(fd);
         if (!at) {
             memory->mapping = mmap(NULL, offset + size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-            if (memory->mapping == MAP_FAILED)
-                return memory->mapping = NULL, false;
+            if (memory->mapping == MAP_FAILED) {
+                memory->mapping = NULL;
+                return false;
+            }
             at = memory->mapping;
         }
         at = (uint8_t *)at + offset;

@@ -212,3 +212,10 @@ NIC_API int mlx5dv_init_obj(struct mlx5dv_obj *object, uint64_t types)
     }
     return 0;
 }
+
+/* The real library keeps the first one, too. */
+NIC_API int init_obj_of_old(struct mlx5dv_obj *object, uint64_t types)
+{
+    return mlx5dv_init_obj(object, types);
+}
+__asm__(".symver init_obj_of_old, mlx5dv_init_obj@MLX5_1.0");

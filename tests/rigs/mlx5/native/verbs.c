@@ -167,8 +167,10 @@ NIC_API int ibv_query_device(struct ibv_context *context, struct ibv_device_attr
 NIC_API int ibv_query_gid(struct ibv_context *context, uint8_t port, int index, union ibv_gid *gid)
 {
     (void)context;
-    if (port != 1 || index)
-        return errno = EINVAL, -1;
+    if (port != 1 || index) {
+        errno = EINVAL;
+        return -1;
+    }
     /* The end of a GID is the node's number, which address vectors are understood by. */
     gid->global.subnet_prefix = htobe64(0xfe80000000000000u);
     gid->global.interface_id = ibv_get_device_guid(NULL);
