@@ -8,15 +8,16 @@
 
 enum { VERSION = 13000, LATEST_LOOKUP = 12000 };
 enum { DMA_BUF_SUPPORTED = 124, RDMA_SUPPORTED = 116, WRITES_ORDERING = 118, PROCESSORS = 16 };
-enum { BUS = 33, MAJOR = 75, MEMORY_OPS = 122 };
+enum { DEPTH = 16, BUS = 33, MAJOR = 75, MEMORY_OPS = 122 };
 
 FAKE_API const int fake_cuda_is_here = 1;
 static int context; /* its address is the handle of the only one */
-static _Thread_local void *current;
+static _Thread_local void *stack[DEPTH]; /* the thread's contexts, the current one last */
+static _Thread_local unsigned depth;
 
 void *fake_context(void)
 {
-    return current;
+    return depth ? stack[depth - 1] : NULL;
 }
 
 FAKE_API int cuInit(unsigned flags)
@@ -83,49 +84,53 @@ FAKE_API int cuDeviceGetAttribute(int *value, int attribute, int device)
 
 FAKE_API int cuCtxGetCurrent(void **out)
 {
-    *out = current;
-    return CU_OK;
-}
-
-FAKE_API int cuCtxSetCurrent(void *wanted)
-{
-    if (wanted && wanted != &context)
-        return CU_INVALID_CONTEXT;
-    current = wanted;
+    *out = fake_context();
     return CU_OK;
 }
 
 FAKE_API int cuCtxPushCurrent_v2(void *wanted)
 {
-    return cuCtxSetCurrent(wanted);
+    if (wanted != &context || depth == DEPTH)
+        return CU_INVALID_CONTEXT;
+    stack[depth++] = wanted;
+    return CU_OK;
 }
 
 FAKE_API int cuCtxPopCurrent_v2(void **out)
 {
+    if (!depth)
+        return CU_INVALID_CONTEXT;
+    depth--;
     if (out)
-        *out = current;
-    current = NULL;
+        *out = stack[depth];
     return CU_OK;
+}
+
+/* Takes the place of the current one. */
+FAKE_API int cuCtxSetCurrent(void *wanted)
+{
+    if (wanted && wanted != &context)
+        return CU_INVALID_CONTEXT;
+    depth -= depth > 0;
+    return wanted ? cuCtxPushCurrent_v2(wanted) : CU_OK;
 }
 
 FAKE_API int cuCtxCreate_v2(void **out, unsigned flags, int device)
 {
     (void)flags;
-    *out = current = &context;
-    return device ? CU_INVALID_VALUE : CU_OK;
+    *out = &context;
+    return device ? CU_INVALID_VALUE : cuCtxPushCurrent_v2(&context);
 }
 
 FAKE_API int cuCtxDestroy_v2(void *which)
 {
-    if (current == which)
-        current = NULL;
-    return CU_OK;
+    return fake_context() == which ? cuCtxPopCurrent_v2(NULL) : CU_OK;
 }
 
 FAKE_API int cuCtxGetDevice(int *device)
 {
     *device = 0;
-    return current ? CU_OK : CU_INVALID_CONTEXT;
+    return fake_context() ? CU_OK : CU_INVALID_CONTEXT;
 }
 
 FAKE_API int cuDevicePrimaryCtxRetain(void **out, int device)
@@ -142,10 +147,12 @@ FAKE_API int cuDevicePrimaryCtxRelease_v2(int device)
 /* A module is a shared library. */
 FAKE_API int cuModuleLoad(void **module, const char *path)
 {
-    *module = current ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
-    if (current && !*module)
+    if (!fake_context())
+        return CU_INVALID_CONTEXT;
+    *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!*module)
         fprintf(stderr, "fake cuda: %s\n", dlerror());
-    return *module ? CU_OK : current ? CU_NOT_FOUND : CU_INVALID_CONTEXT;
+    return *module ? CU_OK : CU_NOT_FOUND;
 }
 
 FAKE_API int cuModuleGetFunction(void **out, void *module, const char *name)
