@@ -50,6 +50,7 @@ class Node:
     """One process, and its NIC.
 
     Attributes:
+        pid: Of the process.
         returncode: Of the program; gpu_pair: 1 when memory is not as it should be.
         stderr: Of the program.
         rounds: What gpu_pair printed of each round.
@@ -57,6 +58,7 @@ class Node:
         wqes: In the order in which they were completed.
     """
 
+    pid: int
     returncode: int
     stderr: str
     rounds: list[dict[str, Any]]
@@ -103,6 +105,7 @@ def _node(process: subprocess.Popen[str], out: Path) -> Node:
     nic = out / f"nic-{process.pid}.json"
     lines = out / f"wqes-{process.pid}.txt"
     return Node(
+        pid=process.pid,
         returncode=process.returncode,
         stderr=errors,
         rounds=[json.loads(line) for line in printed.splitlines()],
