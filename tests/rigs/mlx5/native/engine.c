@@ -63,7 +63,7 @@ static void ring(uint32_t uar, uint64_t value)
 }
 
 /* A register is write-only, and takes each value once: what was taken is replaced by 0. */
-static bool registers_poll(void)
+bool nic_registers_poll(void)
 {
     bool worked = false;
     for (uint32_t i = 0; i < nic.uars_end; i++) {
@@ -112,7 +112,7 @@ static void records_recover(uint64_t now)
 static bool round_do(void)
 {
     static uint64_t recovered_ns;
-    bool worked = registers_poll();
+    bool worked = nic_registers_poll();
     for (uint32_t i = 0; i < nic.qps_end; i++) {
         struct nic_qp *qp = &nic.qps[i];
         if (qp->used && qp->state >= NIC_RTS && (qp->busy || qp->head != qp->tail)) {

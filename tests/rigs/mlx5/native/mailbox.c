@@ -227,6 +227,7 @@ bool nic_command(const uint8_t *in, size_t in_size, uint8_t *out, size_t out_siz
     }
     memset(out, 0, out_size);
     nic_enter();
+    nic_registers_poll();
     out[0] = long_enough(in, in_size) ? command_run(in, out, out_size, kind, number)
                                       : (uint8_t)BAD_PARAMETER;
     nic_leave();
@@ -240,6 +241,7 @@ bool nic_command(const uint8_t *in, size_t in_size, uint8_t *out, size_t out_siz
 void nic_object_destroy(enum nic_kind kind, uint32_t number)
 {
     nic_enter();
+    nic_registers_poll();
     struct nic_qp *qp = kind == NIC_QP_OBJECT ? nic_qp_find(number) : NULL;
     struct nic_cq *cq = kind == NIC_CQ_OBJECT ? nic_cq_find(number) : NULL;
     if (qp) {

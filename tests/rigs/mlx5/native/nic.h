@@ -235,6 +235,9 @@ bool nic_fabric_poll(void);
 /* --- engine.c ------------------------------------------------------------------------------------- */
 
 void nic_engine_start(void);
+/* Takes what was stored to the registers; with the lock held. A command comes behind all stores
+ * that the program made before it, as on a bus. */
+bool nic_registers_poll(void);
 uint64_t nic_now_ns(void);
 
 /* --- journal.c: what was done, for the judge ------------------------------------------------------ */
