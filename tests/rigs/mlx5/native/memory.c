@@ -87,13 +87,17 @@ static bool is_device(const void *at)
     return true;
 }
 
+/* The latest comes first: drivers may give all dmabufs the same inode. */
 static void *dmabuf_address(int fd)
 {
     struct stat status;
-    if (!fstat(fd, &status))
-        for (unsigned i = 0; i < DMABUFS; i++)
-            if (dmabufs[i].inode == status.st_ino && dmabufs[i].address)
-                return (void *)(uintptr_t)dmabufs[i].address;
+    if (fstat(fd, &status))
+        return NULL;
+    for (unsigned age = 1; age <= DMABUFS && age <= dmabufs_seen; age++) {
+        unsigned i = (dmabufs_seen - age) % DMABUFS;
+        if (dmabufs[i].inode == status.st_ino)
+            return (void *)(uintptr_t)dmabufs[i].address;
+    }
     return NULL;
 }
 
