@@ -11,6 +11,8 @@ Environment of programs that run on it (`emulated.Emulated.environment` sets the
 * ``MLX5EMU_LINK=ethernet``: LIDs are 0, and nodes are found by their GIDs.
 * ``MLX5EMU_RECOVER_US``: after how long the doorbell record of a queue pair that shares its
   register is taken for a doorbell that was overwritten (20000; 0: never).
+* ``MLX5EMU_REREAD=0``: a doorbell that repeats the last index does nothing. Else the doorbell
+  record is read, and what it announces beyond is executed, too.
 * ``MLX5EMU_DELAY_NS``: pause before each round of the engine; ``MLX5EMU_STALL_US`` and
   ``MLX5EMU_STALL_EACH_US``: it stands still, for how long and how often.
 * ``MLX5EMU_SPIN=1``, ``MLX5EMU_CPU``: the engine never sleeps; its processor.

@@ -188,8 +188,9 @@ def test_a_slow_engine_changes_nothing(emulated: Emulated, tmp_path: Path) -> No
     options = (ALL, "ops=200", "slots=32", "qps=2", "blocks=2")
     (node,) = emulated.pair(tmp_path / "run", *options, MLX5EMU_DELAY_NS="200000")
     check(node)
-    stalls = {"MLX5EMU_STALL_US": "3000", "MLX5EMU_STALL_EACH_US": "2000"}
-    (node,) = emulated.pair(tmp_path / "stalls", *options, **stalls)
+    (node,) = emulated.pair(
+        tmp_path / "stalls", *options, MLX5EMU_STALL_US="3000", MLX5EMU_STALL_EACH_US="2000"
+    )
     check(node)
 
 
@@ -206,13 +207,9 @@ def test_memory_is_reached_by_the_driver(emulated: Emulated, tmp_path: Path) -> 
 
 def test_the_shim_for_the_real_driver(emulated: Emulated, tmp_path: Path) -> None:
     """The stand-in behaves as the real driver does: registers are ordinary memory to it."""
-    refused = {"FAKE_CUDA_MMIO": "0"}
-    (node,) = emulated.pair(tmp_path / "without", ALL, **refused)
+    (node,) = emulated.pair(tmp_path / "without", ALL, FAKE_CUDA_MMIO="0")
     assert "cuMemHostRegister failed (1)" in node.stderr
-    (node,) = emulated.pair(
-        tmp_path / "with",
-        *(ALL, "memory=dmabuf", "qps=6", "blocks=6", "rounds=2"),
-        LD_PRELOAD=str(emulated.built.strip),
-        **refused,
-    )
+    options = (ALL, "memory=dmabuf", "qps=6", "blocks=6", "rounds=2")
+    shim = str(emulated.built.strip)
+    (node,) = emulated.pair(tmp_path / "with", *options, LD_PRELOAD=shim, FAKE_CUDA_MMIO="0")
     check(node)

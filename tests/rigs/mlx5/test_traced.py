@@ -163,6 +163,25 @@ def test_a_small_ring_loses_nothing_silently(
         judge(traced, whole=False)
 
 
+@pytest.mark.parametrize("reread", ["0", "1"])
+def test_a_nic_that_stands_still(
+    emulated: Emulated, shim: Path, tmp_path: Path, reread: str
+) -> None:
+    """Its answer to a repeated doorbell may overtake what was forwarded; that is not silent."""
+    options = (ALL, "ops=300", "slots=64", "qps=2", "blocks=2")
+    found = trace(
+        emulated,
+        shim,
+        tmp_path,
+        *options,
+        MLX5EMU_STALL_US="3000",
+        MLX5EMU_STALL_EACH_US="3000",
+        MLX5EMU_REREAD=reread,
+    )
+    for traced in found:
+        judge(traced, whole=False)
+
+
 def test_the_index_wraps(emulated: Emulated, shim: Path, tmp_path: Path) -> None:
     options = ("mix=inline", "ops=70000", "group=64", "slots=32768")
     for traced in trace(emulated, shim, tmp_path, *options):

@@ -20,7 +20,7 @@ struct nic_doorbell nic_doorbell_decode(uint64_t value)
 {
     uint8_t bytes[8];
     memcpy(bytes, &value, sizeof(bytes));
-    /* Without a size it announces the index that comes next; else it is the start of the last WQE. */
+    /* Without a size it announces the next index; else it is the start of the last WQE. */
     unsigned units = bytes[7] & 0x3f;
     unsigned next = (unsigned)big(bytes + 1, 2) + (units * UNIT + NIC_SLOT - 1) / NIC_SLOT;
     return (struct nic_doorbell){.qpn = (uint32_t)big(bytes + 4, 3), .next = (uint16_t)next};

@@ -17,6 +17,7 @@ static struct {
     uint64_t recover_ns; /* how long a record of a shared register may be ahead; 0: for ever */
     uint64_t delay_ns;   /* before each round that finds work */
     uint64_t stall_ns, stall_each_ns; /* the engine stands still, so long and so often */
+    bool rereads;        /* a repeated doorbell makes the engine look at the record */
     bool spins;
 } tuning;
 
@@ -56,7 +57,7 @@ static void ring(uint32_t uar, uint64_t value)
     if (!distance && doorbell.next == (uint16_t)qp->tail) {
         /* Nothing new: a NIC that missed something looks at the record. */
         qp->counts.repeated++;
-        distance = ahead(qp, record_read(qp));
+        distance = tuning.rereads ? ahead(qp, record_read(qp)) : 0;
         qp->counts.from_record += distance;
     }
     qp->tail += distance;
@@ -183,6 +184,7 @@ void nic_engine_start(void)
     tuning.delay_ns = number_of("MLX5EMU_DELAY_NS", 0);
     tuning.stall_ns = number_of("MLX5EMU_STALL_US", 0) * 1000;
     tuning.stall_each_ns = number_of("MLX5EMU_STALL_EACH_US", 1000) * 1000;
+    tuning.rereads = number_of("MLX5EMU_REREAD", 1);
     tuning.spins = number_of("MLX5EMU_SPIN", 0);
     uint64_t cpu = number_of("MLX5EMU_CPU", UINT64_MAX);
     sigfillset(&all);

@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-enum { NOP = 0x00, SEND_INVAL = 0x01, WRITE = 0x08, WRITE_IMM = 0x09, SEND = 0x0a, SEND_IMM = 0x0b };
-enum { WAIT = 0x0f, READ = 0x10, DUMP = 0x23, UMR = 0x25 };
+enum { NOP = 0x00, SEND_INVAL = 0x01, WRITE = 0x08, WRITE_IMM = 0x09, SEND = 0x0a };
+enum { SEND_IMM = 0x0b, WAIT = 0x0f, READ = 0x10, DUMP = 0x23, UMR = 0x25 };
 enum { CQE_REQUESTER = 0, CQE_REQUESTER_ERROR = 13, CE_ALWAYS = 2, AT_ONCE = 64 };
 enum { RNR_PAUSE_NS = 20000 };
 #define RNR_GIVE_UP_NS 5000000000u

@@ -25,7 +25,7 @@ typedef uint64_t cu_pointer;
 /* The thread's current context, or NULL; functions that need one refuse without. */
 void *fake_context(void);
 
-/* A kernel of the stand-in: called once for each thread. `NAME_bytes` is the size of its argument. */
+/* A kernel of the stand-in: called once a thread. `NAME_bytes` is the size of its argument. */
 struct fake_thread {
     unsigned block, blocks, thread, threads;
 };

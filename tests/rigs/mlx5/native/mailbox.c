@@ -19,7 +19,7 @@ enum command {
     INIT2INIT = 0x50e,
 };
 enum { BAD_OPERATION = 0x02, BAD_PARAMETER = 0x03, BAD_RESOURCE = 0x05, LIMITS = 0x08 };
-enum { CAP_GENERAL = 0, CAP_ATOMIC = 7, CAP_ROCE = 9, CAP_AT = 0x10, SERVICE_DCI = 5 };
+enum { CAP_GENERAL = 0, CAP_ATOMIC = 7, CAP_AT = 0x10, SERVICE_DCI = 5 };
 enum { OUT_NUMBER = 0x09, IN_NUMBER = 0x09, LEAST_OUT = 16 };
 
 static uint64_t get(const uint8_t *in, size_t at, unsigned bytes)

@@ -77,7 +77,8 @@ static bool is_device(const void *at)
         return false;
     if (!cuda.stream) {
         void *bounce = NULL;
-        if (cuda.context_get(&cuda.context) || cuda.stream_create(&cuda.stream, STREAM_NON_BLOCKING) ||
+        if (cuda.context_get(&cuda.context) ||
+            cuda.stream_create(&cuda.stream, STREAM_NON_BLOCKING) ||
             cuda.host_alloc(&bounce, NIC_CHUNK, 0)) {
             fputs("mlx5emu: no stream for the memory of the GPU\n", stderr);
             exit(3);

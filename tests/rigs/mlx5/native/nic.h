@@ -1,5 +1,5 @@
-/* An emulated ConnectX in user space: what its parts share. libibverbs.so.1 and libmlx5.so.1 of this
- * folder create the objects; one engine thread consumes the doorbells, reads the WQEs, moves the
+/* An emulated ConnectX in user space: what its parts share. libibverbs.so.1 and libmlx5.so.1 of
+ * this folder create the objects; one engine thread consumes the doorbells, reads the WQEs, moves the
  * data and writes the CQEs. Nothing here comes from the tracer: the rig is to judge it. */
 #ifndef NIC_H
 #define NIC_H
@@ -144,7 +144,7 @@ struct nic {
 };
 extern NIC_API struct nic nic;
 
-/* --- objects.c: called by the program's threads; each takes the lock ------------------------------ */
+/* --- objects.c: called by the program's threads; each takes the lock ------------------------- */
 
 /* Starts the engine at the first call. */
 NIC_API void nic_start(void);
@@ -167,7 +167,7 @@ struct nic_umem *nic_umem_find(uint32_t id);
 struct nic_qp *nic_qp_new(void);
 struct nic_cq *nic_cq_new(uint32_t *cqn);
 
-/* --- mailbox.c: commands of the firmware ---------------------------------------------------------- */
+/* --- mailbox.c: commands of the firmware ----------------------------------------------------- */
 
 enum nic_kind { NIC_NO_OBJECT, NIC_QP_OBJECT, NIC_CQ_OBJECT };
 /* false: refused; `out` says why. `number` and `kind`: of what was created. */
@@ -177,7 +177,7 @@ NIC_API void nic_object_destroy(enum nic_kind kind, uint32_t number);
 /* A DC target, which the verbs create. */
 NIC_API uint32_t nic_dct_add(uint64_t dc_key);
 
-/* --- decode.c ------------------------------------------------------------------------------------- */
+/* --- decode.c -------------------------------------------------------------------------------- */
 
 struct nic_doorbell {
     uint32_t qpn;
@@ -189,7 +189,7 @@ bool nic_wqe_decode(struct nic_wqe *wqe, bool has_av);
 /* The segments of a receive WQE. */
 void nic_receive_decode(struct nic_wqe *wqe, uint32_t bytes);
 
-/* --- memory.c ------------------------------------------------------------------------------------- */
+/* --- memory.c -------------------------------------------------------------------------------- */
 
 /* false: errno is set. */
 bool nic_memory_make(struct nic_memory *memory, void *at, uint64_t size, uint64_t iova, int fd,
@@ -201,7 +201,7 @@ void nic_memory_write(const struct nic_memory *memory, uint64_t offset, const vo
 /* Told by whoever hands out dmabufs of memory that the host cannot map. */
 NIC_API void mlx5emu_dmabuf(int fd, uint64_t address);
 
-/* --- execute.c, target.c, cqe.c: the engine's thread, with the lock held --------------------------- */
+/* --- execute.c, target.c, cqe.c: the engine's thread, with the lock held --------------------- */
 
 /* Executes WQEs of a queue pair while it can; true: it did something. */
 bool nic_qp_step(struct nic_qp *qp);
@@ -223,7 +223,7 @@ struct nic_completion {
 };
 void nic_cq_write(uint32_t cqn, const struct nic_completion *completion);
 
-/* --- fabric.c: other processes -------------------------------------------------------------------- */
+/* --- fabric.c: other processes --------------------------------------------------------------- */
 
 /* The node's LID; the wire is the file that MLX5EMU_FABRIC names. */
 uint32_t nic_fabric_join(void);
@@ -232,7 +232,7 @@ bool nic_fabric_ask(uint32_t lid, const struct nic_request *request, const uint8
 /* Serves requests and takes answers; true: there were some. */
 bool nic_fabric_poll(void);
 
-/* --- engine.c ------------------------------------------------------------------------------------- */
+/* --- engine.c -------------------------------------------------------------------------------- */
 
 void nic_engine_start(void);
 /* Takes what was stored to the registers; with the lock held. A command comes behind all stores
@@ -240,7 +240,7 @@ void nic_engine_start(void);
 bool nic_registers_poll(void);
 uint64_t nic_now_ns(void);
 
-/* --- journal.c: what was done, for the judge ------------------------------------------------------ */
+/* --- journal.c: what was done, for the judge ------------------------------------------------- */
 
 void nic_journal_start(void);
 void nic_journal_wqe(const struct nic_qp *qp, const struct nic_wqe *wqe, uint32_t syndrome);

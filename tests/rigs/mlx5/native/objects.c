@@ -135,7 +135,8 @@ static int register_take(struct nic_uar *uar, uint32_t kind)
 static void *uar_take(struct nic_uar *uar, uint32_t kind, int at)
 {
     if (!uar->page) {
-        void *page = mmap(NULL, NIC_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        void *page =
+            mmap(NULL, NIC_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (page == MAP_FAILED)
             return NULL;
         uar->kind = kind;

@@ -34,7 +34,7 @@ _Noreturn void fail(const char *what, long code);
 void need(const char *what, long code);
 bool has_kind(enum pair_kind kind);
 
-/* --- pair_cuda.c ---------------------------------------------------------------------------------- */
+/* --- pair_cuda.c ----------------------------------------------------------------------------- */
 
 void cuda_start(void);
 /* Makes the context that of the calling thread, too. */
@@ -51,7 +51,7 @@ void cuda_unregister(void *at);
 /* Runs a kernel to its end. */
 void cuda_run(const char *name, const struct pair_args *args, uint32_t blocks, uint32_t threads);
 
-/* --- pair_setup.c, pair_devx.c -------------------------------------------------------------------- */
+/* --- pair_setup.c, pair_devx.c --------------------------------------------------------------- */
 
 /* What the other end must know. */
 struct end {
@@ -98,12 +98,12 @@ void devx_qp(struct queue *queue, const struct devx_qp *how);
 void devx_reset(struct queue *queue);
 void devx_connect(struct queue *queue, const struct end *peer, uint32_t remote_qpn);
 
-/* --- pair_exchange.c ------------------------------------------------------------------------------ */
+/* --- pair_exchange.c ------------------------------------------------------------------------- */
 
 /* All ranks' ends; also a barrier. */
 void exchange(const char *stage, const void *mine, size_t size, void *next, void *previous);
 
-/* --- pair_verify.c -------------------------------------------------------------------------------- */
+/* --- pair_verify.c --------------------------------------------------------------------------- */
 
 void heap_layout(void);
 void heap_fill(void);

@@ -34,7 +34,7 @@ DEV void put_data(struct wqe *wqe, uint32_t size, uint32_t key, uint64_t at)
     wqe->bytes += size;
 }
 
-/* --- the queue, in the manner of NVSHMEM: reserve, fill, say what is ready, ring ------------------- */
+/* --- the queue, in the manner of NVSHMEM: reserve, fill, say what is ready, ring ------------- */
 
 /* How many slots are done with: of a collapsed queue, the last completed WQE's index and one. */
 DEV uint64_t completed(struct pair_qp *qp)
@@ -144,8 +144,8 @@ DEV void slots_write(struct pair_qp *qp, uint64_t first, const uint32_t *words, 
 }
 
 /* Posts a WQE; one of several slots is followed by a NOP, so that the last slot is a WQE's first. */
-DEV uint64_t post(const struct pair_args *args, struct pair_qp *qp, struct wqe *wqe, uint32_t opcode,
-                  uint32_t opmod, uint32_t imm)
+DEV uint64_t post(const struct pair_args *args, struct pair_qp *qp, struct wqe *wqe,
+                  uint32_t opcode, uint32_t opmod, uint32_t imm)
 {
     uint32_t fault = args->fault, dialect = args->dialect;
     uint32_t slots = (wqe->words * 4 + PAIR_SLOT - 1) / PAIR_SLOT, total = slots + (slots > 1);
@@ -179,7 +179,7 @@ DEV uint64_t post(const struct pair_args *args, struct pair_qp *qp, struct wqe *
     return first + total;
 }
 
-/* --- operations ------------------------------------------------------------------------------------ */
+/* --- operations ------------------------------------------------------------------------------ */
 
 DEV void wqe_begin(struct wqe *wqe, const struct pair_qp *qp, int has_av)
 {

@@ -1,5 +1,5 @@
-/* gpu_pair: posts RDMA from a GPU's kernels, in the manner of several libraries, verifies all memory
- * and prints as JSON what it posted. Options, NAME=VALUE:
+/* gpu_pair: posts RDMA from a GPU's kernels, in the manner of several libraries, verifies all
+ * memory and prints as JSON what it posted. Options, NAME=VALUE:
  *   kernel=FILE      pair_kernel.cubin, or pair_kernel.so for the stand-in
  *   ops=N            of each thread            bytes=N        of a WRITE, READ or SEND
  *   mix=A,B,...      write read inline long add cas swap8 xor8 add4 swap4 imm send dump
@@ -152,7 +152,7 @@ void options_read(int count, char **texts)
     options.args.qp_count = options.qps;
 }
 
-/* Rings for the GPU, as the CPU handler of NVSHMEM does: the index's bits 16-23 in the first byte. */
+/* Rings for the GPU, as NVSHMEM's CPU handler does: the index's bits 16-23 in the first byte. */
 static void proxy_ring(const struct pair_qp *qp, uint64_t next)
 {
     uint32_t record = htobe32((uint32_t)next & 0xffff);

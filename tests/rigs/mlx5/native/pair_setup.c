@@ -107,7 +107,7 @@ static void register_make(struct queue *queue, const struct queue *first)
         queue->db = cuda_register(queue->uar->reg_addr, size);
 }
 
-/* One piece of memory for all send queues, one for their records, one for their completion queues. */
+/* One piece of memory for all send queues, one for their records, one for their CQs. */
 static void senders_make(void)
 {
     uint32_t count = options.qps, log_size = log2_up(options.slots);
@@ -145,7 +145,8 @@ static void receives_post(struct queue *queue, uint64_t ring, uint64_t record)
     uint32_t size = options.args.bytes;
     uint64_t bytes = (uint64_t)setup.receives * size;
     queue->receives_at = cuda_memory(bytes, IN_GPU);
-    struct ibv_mr *mr = (ibv_reg_mr)(setup.pd, (void *)(uintptr_t)queue->receives_at, bytes, ACCESS);
+    struct ibv_mr *mr =
+        (ibv_reg_mr)(setup.pd, (void *)(uintptr_t)queue->receives_at, bytes, ACCESS);
     need("reg_mr", !mr);
     for (uint32_t i = 0; i < setup.receives; i++) {
         struct mlx5_wqe_data_seg segment;

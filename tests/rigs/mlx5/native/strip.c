@@ -73,7 +73,8 @@ static int page_add(host_register real, void *at, unsigned flags)
 STRIP_API int cuMemHostRegister_v2(void *at, size_t size, unsigned flags)
 {
     host_register real = (host_register)driver("cuMemHostRegister_v2");
-    bool (*is_uar)(const void *, uint64_t) = (bool (*)(const void *, uint64_t))nic("mlx5emu_is_uar");
+    bool (*is_uar)(const void *, uint64_t) =
+        (bool (*)(const void *, uint64_t))nic("mlx5emu_is_uar");
     if (!real)
         return NOT_FOUND;
     if (!is_uar || !is_uar(at, size))
