@@ -1,6 +1,6 @@
 /* An emulated ConnectX in user space: what its parts share. libibverbs.so.1 and libmlx5.so.1 of
- * this folder create the objects; one engine thread consumes the doorbells, reads the WQEs, moves the
- * data and writes the CQEs. Nothing here comes from the tracer: the rig is to judge it. */
+ * this folder create the objects; one engine thread consumes the doorbells, reads the WQEs, moves
+ * the data and writes the CQEs. Nothing here comes from the tracer: the rig is to judge it. */
 #ifndef NIC_H
 #define NIC_H
 
@@ -31,7 +31,7 @@ enum nic_syndrome {
     NIC_REMOTE_ACCESS = 0x13,
     NIC_RETRY_EXCEEDED = 0x15,
     NIC_RNR_EXCEEDED = 0x16,
-    NIC_NOT_READY = 0xff, /* not on the wire of a real one: no receive is posted, to be tried again */
+    NIC_NOT_READY = 0xff, /* not on a real one's wire: no receive is posted, to be tried again */
 };
 
 /* A piece of memory as the NIC sees it: `iova` is what WQEs say, `at` is where it is. */

@@ -20,7 +20,8 @@ static uint32_t number(const uint8_t *out)
     return (uint32_t)out[9] << 16 | (uint32_t)out[10] << 8 | out[11];
 }
 
-void devx_cq(struct queue *queue, uint32_t umem, uint64_t offset, uint32_t log_size, bool collapsed)
+void devx_cq(struct queue *queue, uint32_t umem, uint64_t offset, uint32_t log_size,
+             bool collapsed)
 {
     uint8_t in[MAILBOX] = {0}, out[OUT];
     uint32_t eqn;

@@ -87,7 +87,8 @@ void setup_connect(void);
 /* All queue pairs are reset and connected again; the heap is as at first. */
 void setup_again(void);
 void setup_close(void);
-void devx_cq(struct queue *queue, uint32_t umem, uint64_t offset, uint32_t log_size, bool collapsed);
+void devx_cq(struct queue *queue, uint32_t umem, uint64_t offset, uint32_t log_size,
+             bool collapsed);
 struct devx_qp {
     uint32_t umem, record_umem, uar, log_size, log_receives, cqn_receive;
     uint64_t offset, record_offset;

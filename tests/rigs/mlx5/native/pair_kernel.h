@@ -143,7 +143,7 @@ DEV void slots_write(struct pair_qp *qp, uint64_t first, const uint32_t *words, 
     }
 }
 
-/* Posts a WQE; one of several slots is followed by a NOP, so that the last slot is a WQE's first. */
+/* Posts a WQE; after one of several slots comes a NOP, so that the last slot is a WQE's first. */
 DEV uint64_t post(const struct pair_args *args, struct pair_qp *qp, struct wqe *wqe,
                   uint32_t opcode, uint32_t opmod, uint32_t imm)
 {
