@@ -204,3 +204,18 @@ def test_doorbells_alone(emulated: Emulated, shim: Path, tmp_path: Path) -> None
     assert not traced.rank.records(SLOT)
     doorbells = traced.rank.records(DOORBELL)
     assert sum(record["slots"] for record in doorbells) == traced.node.total("slots")
+
+
+@pytest.mark.parametrize("memory", ["gpu", "dmabuf", "host"])
+def test_as_on_a_real_gpu(emulated: Emulated, shim: Path, tmp_path: Path, memory: str) -> None:
+    """Registers are ordinary memory to the driver, and the NIC needs it to reach the GPU's."""
+    (traced,) = trace(
+        emulated,
+        shim,
+        tmp_path,
+        *(ALL, f"memory={memory}", *SIZES, ROOMY),
+        LD_PRELOAD=f"{shim} {emulated.built.strip}",
+        FAKE_CUDA_MMIO="0",
+        MLX5EMU_COPIES="1",
+    )
+    judge(traced)
