@@ -18,8 +18,8 @@ BOTH = pytest.mark.parametrize("mode", ["simple", "full"])
 SENDERS_OF_MESSAGES = (Op.SEND, Op.PUT_DATA)
 
 
-def check(traced: Traced, *, windows: int = 0) -> None:
-    """What holds for every program; `windows`: requests with the key of a memory window."""
+def check(traced: Traced) -> None:
+    """What holds for every program."""
     assert traced.ran.is_whole()
     assert {row["verdict"] for row in traced.flows} == {Verdict.EQUAL}
     messages = sum(
@@ -44,10 +44,10 @@ def check(traced: Traced, *, windows: int = 0) -> None:
     if traced.mode == "full" and not datagrams:
         assert wire["requests"] == messages + one_sided
     if traced.mode == "full":
-        check_requests(traced, windows)
+        check_requests(traced)
 
 
-def check_requests(traced: Traced, windows: int) -> None:
+def check_requests(traced: Traced) -> None:
     """Each completion has its request. (That each request is on the wire, the verdict says.)"""
     completion = traced.stage["completion"]
     assert completion["not_joined"] == completion["not_joined_shared"]
@@ -58,8 +58,7 @@ def check_requests(traced: Traced, windows: int) -> None:
     joined = """select count(*) from cqes c join requests r using (proc, object, queue, position)"""
     assert traced.rows(joined) == [(completion["joined"],)]
     owners = completion["owners"]
-    assert owners["no_region"] == windows
-    assert owners["ambiguous"] == owners["target_unknown"] == 0
+    assert owners["no_region"] == owners["ambiguous"] == owners["target_unknown"] == 0
 
 
 def all_matched(traced: Traced) -> None:
@@ -86,7 +85,9 @@ def test_pingpong(
 def test_srq_pingpong(rig: Rig, tmp_path: Path, mode: str) -> None:
     traced = run_traced(rig, tmp_path, mode, pingpong("srq", "-s", "3000"))
     check(traced)
-    assert traced.stage["match"]["receives"] >= 2 * COUNT
+    # A program may go on beyond its count, with as many messages as it has queue pairs.
+    sent = sum(len(flow.messages) for flow in traced.ran.wire.flows if flow.qpn != 1)
+    assert 2 * COUNT <= traced.stage["match"]["receives"] <= sent
 
 
 @BOTH

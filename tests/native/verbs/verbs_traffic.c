@@ -170,12 +170,18 @@ void threads(int count)
 void forked(int unused)
 {
     (void)unused;
+    struct ibv_srq_init_attr attr = {.attr = {.max_wr = 64}};
+    struct ibv_srq *srq = ibv_create_srq(pd, &attr);
+    struct ibv_recv_wr receive = {.wr_id = 1}, *bad;
     struct ibv_qp *a = make_qp(IBV_QPT_RC, NULL, 1), *b = make_qp(IBV_QPT_RC, NULL, 1);
     pair(a, b);
     for (uint64_t i = 0; i < 5; i++)
         CHECK(!post(a, IBV_WR_RDMA_WRITE, i, 1, 8, 0));
+    for (int i = 0; i < 2; i++)
+        CHECK(!ibv_post_srq_recv(srq, &receive, &bad));
     drain(cq);
     pid_t child = fork();
+    CHECK(!ibv_post_srq_recv(srq, &receive, &bad));
     for (uint64_t i = 0; i < (child ? 3 : 2); i++)
         CHECK(!post(a, IBV_WR_RDMA_WRITE, 100 + i, 1, 8, 0));
     drain(cq);
