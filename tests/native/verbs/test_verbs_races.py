@@ -10,7 +10,7 @@ PUT = 3
 
 @pytest.mark.parametrize("mode", ["simple", "full"])
 def test_threads_that_meet_a_hidden_context(run, mode: str) -> None:
-    times = 20
+    times = 100
     rank = run("driver", "behind", times, mode=mode).rank()
     assert len(merged(rank, "ib_device")) == 1
     # One object of each thing, beside the driver's own.

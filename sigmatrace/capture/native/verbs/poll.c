@@ -91,7 +91,7 @@ static void store(const struct polled *polled, struct st_verbs_qp *qp, const str
                               .status = (uint8_t)wc->status,
                               .queue = !receive             ? ST_QUEUE_SEND
                                        : qp->shared_receive ? ST_QUEUE_SHARED
-                                                            : ST_QUEUE_RECEIVE};
+                                                            : ST_QUEUE_RECV};
     if (failed) {
         r.opcode = receive ? RECEIVES : st_verbs_wc_opcode(match->opcode);
     } else {

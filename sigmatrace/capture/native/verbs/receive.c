@@ -46,7 +46,7 @@ int st_verbs_post_recv(struct ibv_qp *handle, struct ibv_recv_wr *wr, struct ibv
         accepted = count_of(wr, refused);
         st_verbs_refused(&qp->receive, position, count, accepted);
     }
-    record(wr, accepted, position, t_tsc, qp->id, ST_QUEUE_RECEIVE);
+    record(wr, accepted, position, t_tsc, qp->id, ST_QUEUE_RECV);
     return result;
 }
 
