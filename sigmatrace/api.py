@@ -16,6 +16,7 @@ import os
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TextIO
@@ -129,9 +130,7 @@ def plan(settings: Settings) -> Plan:
     kernel_cache.use_writable_cache()
     steps = config.build("stage", settings.stage, (Stage, Exchange))
     if settings.validate["pcap"] is not None:
-        from sigmatrace.validate.wire import Wire
-
-        steps.append(Wire(**settings.validate))
+        steps.append(_wire(**settings.validate))
     exporters = config.build("export", settings.export, (Exporter,))
     if not exporters:
         raise ConfigError("nothing to export", "choose an exporter with export=NAME")
@@ -177,6 +176,16 @@ def execute(settings: Settings, *, progress: TextIO | None = None) -> Result:
         made.write(output.SUMMARY, result.text())
         made.publish()
     return result
+
+
+def _wire(pcap: str, mtu: int | None) -> Stage:
+    """Return the stage that compares with a capture file, which is to be there already."""
+    from sigmatrace.validate.pcap import check_file, read_capture
+    from sigmatrace.validate.wire import Wire
+
+    path = Path(pcap)
+    check_file(path)
+    return Wire(partial(read_capture, path, mtu), pcap)
 
 
 def _refuse_damage(run: Run) -> None:

@@ -178,6 +178,10 @@ def correlate(
 
 
 def _resolve(stage: Stage, summary: Any, run: Run, resolved: dict[str, Any]) -> Run:
+    if stage.name in resolved:
+        with _blamed(stage, "conclude"):
+            resolved[stage.name] = stage.conclude(resolved[stage.name], summary)
+        return run
     with _blamed(stage, "resolve"):
         known = stage.resolve(summary, run)
         resolved[stage.name] = known
@@ -200,7 +204,7 @@ def _work(
         stages=tuple((stage, resolved.get(stage.name)) for stage in stages),
         exchanges=chosen.exchanges if until is None else (),
         exporters=chosen.exporters if until is None else (),
-        summed=(until,) if until else tuple(s for s in stages if s.summary == "after"),
+        summed=(until,) if until else tuple(s for s in stages if s.is_summed),
         run=run,
         staging=staging,
         buckets=BUCKETS,

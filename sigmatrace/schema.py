@@ -58,6 +58,8 @@ INDEX_TABLES: Columns = {
     # object whose name is meant when this one has none (a ucp_ep's worker, a uct_ep's iface);
     # `av`: the address vector that resolves its channels' `peer`; `life`: how many connections of
     # the same two names came before in this process; `gone_tsc`: 0 when it was never closed.
+    # Queue pairs: `place` and `peer_place` are the ports at both ends (as in `gids` and `ports`;
+    # "" = unknown), `qpn` and `peer_qpn` the numbers of the queue pairs there.
     "endpoints": {
         "proc": "i4",
         "object": "u4",
@@ -71,6 +73,10 @@ INDEX_TABLES: Columns = {
         "life": "u4",
         "born_tsc": "u8",
         "gone_tsc": "u8",
+        "place": "str",
+        "qpn": "u4",
+        "peer_place": "str",
+        "peer_qpn": "u4",
     },
     # Registered memory; `key` is what the other end names it by (rkey, fi_mr_key).
     "regions": {
@@ -84,6 +90,7 @@ INDEX_TABLES: Columns = {
         "gone_tsc": "u8",
     },
     # Ports of NICs, by the process that opened them (layer verbs); numa: 2^32-1 when unknown.
+    # `place`: what names it where a path has no GID ("" = it has no LID).
     "ports": {
         "proc": "i4",
         "object": "u4",
@@ -96,9 +103,27 @@ INDEX_TABLES: Columns = {
         "mtu_bytes": "u4",
         "rate_mbps": "u4",
         "netdev": "str",
+        "place": "str",
     },
-    "gids": {"proc": "i4", "port": "u4", "index": "u4", "gid": "str", "type": "str"},
-    "addresses": {"proc": "i4", "av": "u4", "addr": "u8", "name": "str"},
+    # `place`: the GID that stands for the port, equal in all processes; the GID itself where two
+    # ports claim it.
+    "gids": {
+        "proc": "i4",
+        "port": "u4",
+        "index": "u4",
+        "gid": "str",
+        "type": "str",
+        "place": "str",
+    },
+    # `place` and `qpn`: of queue pairs, as in `endpoints`.
+    "addresses": {
+        "proc": "i4",
+        "av": "u4",
+        "addr": "u8",
+        "name": "str",
+        "place": "str",
+        "qpn": "u4",
+    },
     "names": {"proc": "i4", "name": "u4", "text": "str"},
     "libraries": {
         "proc": "i4",
@@ -153,7 +178,7 @@ class Fate(IntEnum):
     TAG_UNKNOWN = 8
 
 
-class Owner(IntEnum):
+class RegionFate(IntEnum):
     """What is known of the memory that a request names (column ``requests.owner``)."""
 
     NOT_ONE_SIDED = 0
@@ -248,7 +273,8 @@ STAGE_TABLES: Columns = {
         "size_bytes": "u8",
     },
     # completion: one row per process, object (ib_qp, ib_srq) and ``trace_format.Queue``. `joined`:
-    # completions of a known request; `retired`: requests that they completed.
+    # completions of a known request; `retired`: requests that they completed. `posted`: requests by
+    # the highest position that any record names; `completed`: those up to the last that completed.
     "queues": {
         "proc": "i4",
         "object": "u4",
@@ -258,6 +284,8 @@ STAGE_TABLES: Columns = {
         "joined": "i8",
         "retired": "i8",
         "errors": "i8",
+        "posted": "i8",
+        "completed": "i8",
     },
     # completion: from post to completion; `timed` of the `count` completions tell, `min_ns` and
     # `max_ns` are limits of i8 when none does. opcode: format.md 2.8.

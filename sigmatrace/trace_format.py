@@ -137,6 +137,66 @@ class Queue(IntEnum):
     SHARED = 3
 
 
+class WrOpcode(IntEnum):
+    """Opcode of a ``request``: ``enum ibv_wr_opcode``, and one of the format's own."""
+
+    RDMA_WRITE = 0
+    RDMA_WRITE_WITH_IMM = 1
+    SEND = 2
+    SEND_WITH_IMM = 3
+    RDMA_READ = 4
+    ATOMIC_CMP_AND_SWP = 5
+    ATOMIC_FETCH_AND_ADD = 6
+    LOCAL_INV = 7
+    BIND_MW = 8
+    SEND_WITH_INV = 9
+    TSO = 10
+    DRIVER1 = 11
+    FLUSH = 14
+    ATOMIC_WRITE = 15
+    RECEIVE = 255
+
+
+ONE_SIDED = frozenset(
+    (
+        WrOpcode.RDMA_WRITE,
+        WrOpcode.RDMA_WRITE_WITH_IMM,
+        WrOpcode.RDMA_READ,
+        WrOpcode.ATOMIC_CMP_AND_SWP,
+        WrOpcode.ATOMIC_FETCH_AND_ADD,
+        WrOpcode.FLUSH,
+        WrOpcode.ATOMIC_WRITE,
+    )
+)
+"""Requests that name memory of the other end (``raddr``, ``rkey``)."""
+WITH_IMM = frozenset(
+    (
+        WrOpcode.RDMA_WRITE_WITH_IMM,
+        WrOpcode.SEND_WITH_IMM,
+        WrOpcode.LOCAL_INV,
+        WrOpcode.SEND_WITH_INV,
+    )
+)
+"""Requests with immediate data, or with a key to invalidate (``imm``)."""
+
+
+class WcOpcode(IntEnum):
+    """Opcode of a ``cqe``: ``enum ibv_wc_opcode``, those of receives with bit 7."""
+
+    SEND = 0
+    RDMA_WRITE = 1
+    RDMA_READ = 2
+    COMP_SWAP = 3
+    FETCH_ADD = 4
+    BIND_MW = 5
+    LOCAL_INV = 6
+    TSO = 7
+    FLUSH = 8
+    ATOMIC_WRITE = 9
+    RECV = 128
+    RECV_RDMA_WITH_IMM = 129
+
+
 NO_POSITION = 2**32 - 1
 """A completion does not tell which request of its queue it completes (``cqes.position``)."""
 

@@ -112,6 +112,18 @@ def ucp_endpoints(count: int, links: Iterable[tuple[int, int, int]]) -> list[dic
     ]
 
 
+def queue_pair(
+    proc: int, thing: int, here: str = "", there: str = "", **more: Any
+) -> dict[str, Any]:
+    """Return a queue pair (a row of ``endpoints``); an end is ``PLACE:QPN``, "" if not known."""
+    ends = {}
+    for text, name, prefix in ((here, "local", ""), (there, "peer", "peer_")):
+        place, _, qpn = text.rpartition(":")
+        ends[name] = f"ib:{text}" if text else ""
+        ends |= {f"{prefix}place": place, f"{prefix}qpn": int(qpn or "0", 16)}
+    return {"proc": proc, "object": thing, "layer": Layer.VERBS, "type": "ib_qp", **ends, **more}
+
+
 def message_rows(
     channel: int, op: Op, count: int, proc: int = 0, first: int = 0, **more: Any
 ) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from sigmatrace.capture.header import Header
 from sigmatrace.capture.index import FileIndex
-from sigmatrace.capture.names.verbs import aliases, canonical
+from sigmatrace.capture.names.places import settle_places
 from sigmatrace.capture.objects import OBJECT_TABLES
 from sigmatrace.capture.tables import empty, rows, table
 from sigmatrace.errors import MixedRunsError, RunNotFoundError
@@ -84,7 +84,7 @@ def merge(indexes: Sequence[FileIndex], run_id: str | None = None) -> tuple[Run,
         "damage": _damage(ordered, foreign),
         **{name: _objects(ordered, name) for name in OBJECT_TABLES},
     }
-    _name_ports_alike(tables)
+    settle_places(tables)
     return Run(tables, {"run_id": ordered[0].header.run_id or ""}), bases
 
 
@@ -221,28 +221,6 @@ def _objects(ordered: Sequence[FileIndex], name: str) -> pa.Table:
     if not parts:
         return empty(name)
     return pa.concat_tables(parts).combine_chunks().select(list(INDEX_TABLES[name]))
-
-
-def _name_ports_alike(tables: dict[str, pa.Table]) -> None:
-    """Replace each GID in the names of queue pairs by the one that stands for its port."""
-    if not tables["gids"].num_rows:
-        return
-    known = aliases(_ports(tables))
-    for name, column in (("endpoints", "local"), ("endpoints", "peer"), ("addresses", "name")):
-        at = tables[name].column_names.index(column)
-        texts = [canonical(text, known) for text in tables[name].column(column).to_pylist()]
-        tables[name] = tables[name].set_column(at, column, pa.array(texts, pa.string()))
-
-
-def _ports(tables: Mapping[str, pa.Table]) -> Iterator[tuple[str, list[str]]]:
-    """Yield every port of every process, named over the run, with its GIDs."""
-    hosts = tables["processes"].column("host").to_pylist()
-    gids: dict[tuple[int, int], list[str]] = {}
-    for row in tables["gids"].sort_by("index").to_pylist():
-        gids.setdefault((row["proc"], row["port"]), []).append(row["gid"])
-    for row in tables["ports"].to_pylist():
-        name = f"{hosts[row['proc']]} {row['device']} {row['node_guid']:x} {row['port']}"
-        yield name, gids.get((row["proc"], row["object"]), [])
 
 
 def _damage(ordered: Sequence[FileIndex], foreign: Sequence[FileIndex]) -> pa.Table:

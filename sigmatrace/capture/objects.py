@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from sigmatrace.capture.names.fields import Fields, Objects, binary, integer, of_type, text
-from sigmatrace.capture.names.naming import Endpoint
+from sigmatrace.capture.names.naming import Endpoint, Told
 from sigmatrace.capture.names.ofi import OFI
 from sigmatrace.capture.names.ucx import UCX
-from sigmatrace.capture.names.verbs import VERBS
+from sigmatrace.capture.names.verbs import VERBS, lid_place, port_prefixes
 from sigmatrace.capture.tables import rows
 from sigmatrace.trace_format import Layer
 
@@ -34,18 +35,16 @@ def object_tables(objects: Objects, channels: np.ndarray, host: str) -> dict[str
         channels: Channel records.
         host: The process's host.
     """
+    told = Told(objects, host)
     addresses = [
-        row
-        for naming in _NAMINGS
-        if naming.addresses
-        for row in naming.addresses(objects, channels, host)
+        row for naming in _NAMINGS if naming.addresses for row in naming.addresses(told, channels)
     ]
     names = [(key, text(name, "name")) for key, name in of_type(objects, "name").items()]
     return {
-        "endpoints": _rows("endpoints", _endpoint_rows(objects, host)),
+        "endpoints": _rows("endpoints", _endpoint_rows(told)),
         "addresses": _rows("addresses", addresses),
         "regions": _rows("regions", [_region(*x) for x in of_type(objects, "memory").items()]),
-        "ports": _rows("ports", _port_rows(objects)),
+        "ports": _rows("ports", _port_rows(told)),
         "gids": _rows("gids", [_gid_row(x) for x in of_type(objects, "ib_gid").values()]),
         "names": _rows("names", names),
         "libraries": _rows(
@@ -59,7 +58,7 @@ def thread_names(objects: Objects) -> dict[int, str]:
     return {integer(x, "tid"): text(x, "name") for x in of_type(objects, "thread").values()}
 
 
-def _rows(name: str, values: list[tuple[Any, ...]]) -> pa.Table:
+def _rows(name: str, values: Sequence[tuple[Any, ...]]) -> pa.Table:
     return rows(name, values, without=("proc",))
 
 
@@ -72,22 +71,23 @@ def _life(fields: Fields) -> tuple[int, int]:
     return integer(fields, "t_tsc", 64), integer(fields, "closed_tsc", 64)
 
 
-def _endpoint_rows(objects: Objects, host: str) -> list[tuple[Any, ...]]:
+def _endpoint_rows(told: Told) -> list[tuple[Any, ...]]:
     """Name endpoints; connections that have the names of an earlier one are its later lives."""
     result = []
     lives: Counter[tuple[str, str]] = Counter()
-    for key in sorted(objects):
-        fields = objects[key]
+    for key in sorted(told.objects):
+        fields = told.objects[key]
         kind = text(fields, "type")
         endpoint = _ENDPOINTS.get(kind)
         if endpoint is None:
             continue
-        local, peer, av = endpoint.ends(key, fields, objects, host)
+        local, peer, av, seat, peer_seat = endpoint.ends(key, fields, told)
         owner = integer(fields, endpoint.owner) if endpoint.owner else 0
         names = local, peer, owner, av, integer(fields, "depth", 8)
         life = lives[local, peer] if local and peer else 0
         lives[local, peer] += 1
-        result.append((key, int(endpoint.layer), kind, *names, life, *_life(fields)))
+        times = life, *_life(fields)
+        result.append((key, int(endpoint.layer), kind, *names, *times, *seat, *peer_seat))
     return result
 
 
@@ -100,10 +100,11 @@ def _region(key: int, fields: Fields) -> tuple[Any, ...]:
     return (key, int(layer), *numbers, *_life(fields))
 
 
-def _port_rows(objects: Objects) -> list[tuple[Any, ...]]:
+def _port_rows(told: Told) -> list[tuple[Any, ...]]:
     rows = []
-    for key, fields in of_type(objects, "ib_port").items():
-        device = objects.get(integer(fields, "device"), {})
+    prefixes = told.once(port_prefixes)
+    for key, fields in of_type(told.objects, "ib_port").items():
+        device = told.objects.get(integer(fields, "device"), {})
         where = text(device, "name"), integer(device, "node_guid", 64), integer(device, "numa")
         what = (
             text(fields, "link_layer"),
@@ -111,10 +112,13 @@ def _port_rows(objects: Objects) -> list[tuple[Any, ...]]:
             integer(fields, "rate_mbps"),
         )
         number = integer(fields, "port", 8), integer(fields, "lid", 16)
-        rows.append((key, *where, *number, *what, text(fields, "netdev")))
+        prefix = prefixes.get((integer(fields, "device"), integer(fields, "port")), "")
+        place = lid_place(number[1], prefix)
+        rows.append((key, *where, *number, *what, text(fields, "netdev"), place))
     return rows
 
 
 def _gid_row(fields: Fields) -> tuple[Any, ...]:
     numbers = integer(fields, "port"), integer(fields, "index")
-    return (*numbers, binary(fields, "gid").hex(), text(fields, "gid_type"))
+    gid = binary(fields, "gid").hex()
+    return (*numbers, gid, text(fields, "gid_type"), gid)

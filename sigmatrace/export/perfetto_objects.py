@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sigmatrace.export.kernels.objects import find_objects
+from sigmatrace.lookup import find_objects, object_keys
 from sigmatrace.partition import Run
 from sigmatrace.schema import Columns
 from sigmatrace.trace_format import Dir, Layer
@@ -21,14 +21,15 @@ OBJECT_COLUMNS: Columns = {
         "object": "u4",
         "layer": "u1",
         "type": "str",
-        "local": "str",
         "peer": "str",
         "life": "u4",
+        "place": "str",
+        "qpn": "u4",
     },
     "channels": {"proc": "i4", "object": "u4", "dir": "u1", "layer": "u1"},
     "routes": {"src_proc": "i4", "dst_proc": "i4"},
-    "ports": {"proc": "i4", "object": "u4", "device": "str", "port": "u1", "lid": "u4"},
-    "gids": {"proc": "i4", "port": "u4", "gid": "str"},
+    "ports": {"proc": "i4", "object": "u4", "device": "str", "port": "u1", "place": "str"},
+    "gids": {"proc": "i4", "port": "u4", "place": "str"},
 }
 """Columns read here."""
 
@@ -58,12 +59,14 @@ class QueuePairs:
         rows = np.flatnonzero(is_verbs)
         if rows.size:
             rows = rows[run.column("endpoints", "type")[rows] == QUEUE_PAIR]
-        keys = _keys(run, "endpoints")[rows]
+        keys = object_keys(*(run.column("endpoints", name)[rows] for name in ("proc", "object")))
         order = np.argsort(keys, kind="stable")
         keys, rows = keys[order], rows[order]
         channel = np.full(run.tables["channels"].num_rows, -1, np.int32)
         if keys.size:
-            channel = find(keys, *(run.column("channels", name) for name in ("proc", "object")))
+            channel = find_objects(
+                keys, *(run.column("channels", name) for name in ("proc", "object"))
+            )
             channel[run.column("channels", "layer") != Layer.VERBS] = -1
         return cls(keys, channel, run, rows)
 
@@ -74,9 +77,8 @@ class QueuePairs:
 
     def name(self, row: int) -> str:
         """Return ``QP 0x11 → rank 3``, with the peer's own name where its process is unknown."""
-        local, peer, life = (self._text(key, row) for key in ("local", "peer", "life"))
-        _, _, qpn = local.rpartition(":")
-        name = f"QP 0x{qpn}" if qpn else f"QP of object {int(self.keys[row]) & 0xFFFFFFFF}"
+        qpn, peer, life = (self._cell(key, row) for key in ("qpn", "peer", "life"))
+        name = f"QP 0x{qpn:x}" if qpn else f"QP of object {int(self.keys[row]) & 0xFFFFFFFF}"
         proc = int(self._peers[row])
         if proc >= 0:
             peer = self.run.tables["processes"].column("label")[proc].as_py()
@@ -85,7 +87,7 @@ class QueuePairs:
         name += f" → {peer}" if peer else ""
         return f"{name} (connection {life + 1})" if life else name
 
-    def _text(self, column: str, row: int) -> Any:
+    def _cell(self, column: str, row: int) -> Any:
         return self.run.tables["endpoints"].column(column)[int(self.rows[row])].as_py()
 
     @cached_property
@@ -119,46 +121,33 @@ class Nics:
     def of(cls, run: Run, qps: QueuePairs) -> Nics:
         """Return the ports of a run, from its index.
 
-        One that several processes of a host opened is one. A queue pair whose address is that of
-        no known port goes through one named by this address.
+        One that several processes of a host opened is one. A queue pair whose place is that of
+        no known port goes through one named by this place.
         """
         hosts = run.tables["processes"].column("host").to_pylist()
         known = _ports(run, hosts)
-        local = run.tables["endpoints"].column("local")
+        places = run.tables["endpoints"].column("place")
         numbers: dict[tuple[str, str], int] = {}
         of_qp = np.full(qps.keys.size, -1, np.int32)
         for qp, (proc, row) in enumerate(zip(qps.proc.tolist(), qps.rows.tolist(), strict=True)):
-            place = local[row].as_py().partition(":")[2].rpartition(":")[0]
+            place = places[row].as_py()
             if place:
-                address = hosts[proc], place.partition("/")[0]
-                key = hosts[proc], known.get(address, place)
+                key = hosts[proc], known.get((hosts[proc], place), place)
                 of_qp[qp] = numbers.setdefault(key, len(numbers))
         return cls([f"{name} ({host})" for host, name in numbers], of_qp)
 
 
-def find(keys: np.ndarray, proc: np.ndarray, thing: np.ndarray) -> np.ndarray:
-    """Return the place in ``keys`` of each object, i4[n]; -1 where it is not."""
-    found = np.empty(proc.size, np.int32)
-    find_objects(proc, thing, keys, found)
-    return found
-
-
-def _keys(run: Run, table: str) -> np.ndarray:
-    keys: np.ndarray = run.column(table, "proc").astype(np.int64) << 32
-    keys |= run.column(table, "object")
-    return keys
-
-
 def _ports(run: Run, hosts: Sequence[str]) -> Mapping[tuple[str, str], str]:
-    """Return the names of ports, by host and address: a GID in hex, or ``lid`` and the LID."""
+    """Return the names of ports, by host and place; a place that two of them claim is left out."""
     names: dict[tuple[int, int], str] = {}
-    found: dict[tuple[str, str], str] = {}
-    columns = ("proc", "object", "device", "port", "lid")
+    found: dict[tuple[str, str], set[str]] = {}
+    columns = ("proc", "object", "device", "port", "place")
     ports = (run.tables["ports"].column(name).to_pylist() for name in columns)
-    for proc, thing, device, port, lid in zip(*ports, strict=True):
-        names[proc, thing] = found[hosts[proc], f"lid{lid}"] = f"{device} port {port}"
-    gids = (run.tables["gids"].column(name).to_pylist() for name in ("proc", "port", "gid"))
-    for proc, port, gid in zip(*gids, strict=True):
+    for proc, thing, device, port, place in zip(*ports, strict=True):
+        names[proc, thing] = f"{device} port {port}"
+        found.setdefault((hosts[proc], place), set()).add(names[proc, thing])
+    gids = (run.tables["gids"].column(name).to_pylist() for name in ("proc", "port", "place"))
+    for proc, port, place in zip(*gids, strict=True):
         if (proc, port) in names:
-            found[hosts[proc], gid] = names[proc, port]
-    return found
+            found.setdefault((hosts[proc], place), set()).add(names[proc, port])
+    return {where: next(iter(of)) for where, of in found.items() if len(of) == 1}

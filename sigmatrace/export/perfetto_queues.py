@@ -14,12 +14,12 @@ from typing import BinaryIO
 import numpy as np
 
 from sigmatrace.export import perfetto_packets as packets
-from sigmatrace.export.kernels.objects import outstanding
+from sigmatrace.export.kernels.objects import outstanding_kernel
 from sigmatrace.export.kernels.order import group_rows, sort_rows
 from sigmatrace.export.kernels.packets import COUNTER_BYTES, encode_values
 from sigmatrace.export.kernels.wire import SLACK_BYTES
-from sigmatrace.export.perfetto_objects import find
 from sigmatrace.export.perfetto_tracks import Track, Tracks
+from sigmatrace.lookup import find_objects
 from sigmatrace.partition import Partition
 from sigmatrace.trace_format import NO_POSITION, Queue
 
@@ -31,7 +31,7 @@ def save_queues(path: Path, part: Partition, tracks: Tracks) -> None:
     """Write a partition's posts and completions of send queues, grouped by queue pair.
 
     The file holds how many queue pairs there are, then per queue pair its number and how many rows
-    it has, then the rows: Unix ns, and the code that ``kernels.objects.outstanding`` takes.
+    it has, then the rows: Unix ns, and the code that ``kernels.objects.outstanding_kernel`` takes.
     """
     if tracks.qps.keys.size == 0:
         path.write_bytes(bytes(8))
@@ -52,7 +52,7 @@ def _events(
     part: Partition, table: str, completes: int, tracks: Tracks
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return queue pair, Unix ns and code of the rows of a table that tell of a send queue."""
-    qp = find(tracks.qps.keys, part.column(table, "proc"), part.column(table, "object"))
+    qp = find_objects(tracks.qps.keys, part.column(table, "proc"), part.column(table, "object"))
     position = part.column(table, "position")
     use = (qp >= 0) & (part.column(table, "queue") == Queue.SEND)
     if completes:
@@ -120,7 +120,7 @@ class Depths:
         order = np.arange(t_ns.size)
         sort_rows(order, t_ns, np.zeros_like(t_ns), (code & 1).astype(np.uint8))
         out_t, out_depth = np.empty_like(t_ns), np.empty_like(t_ns)
-        used = outstanding(order, t_ns, code, out_t, out_depth)
+        used = outstanding_kernel(order, t_ns, code, out_t, out_depth)
         return out_t[:used], out_depth[:used]
 
     def _rows(self, qp: int) -> Iterator[np.ndarray]:

@@ -90,9 +90,10 @@ class Tracks:
         """Return the number of a track by its place among those of its kind."""
         return self.first[kind] + place
 
-    def numbers(self, kind: Track, places: np.ndarray) -> np.ndarray:
-        """Return the numbers u4 of tracks by their places among those of their kind."""
-        return places.astype(np.uint32) + np.uint32(self.first[kind])
+    def numbers(self, kinds: Track | np.ndarray, places: np.ndarray) -> np.ndarray:
+        """Return the numbers u4 of tracks by their places among those of their kinds."""
+        numbers: np.ndarray = places.astype(np.uint32) + np.array(self.first, np.uint32)[kinds]
+        return numbers
 
     def kind(self, number: int) -> Track:
         """Return the kind of a track."""

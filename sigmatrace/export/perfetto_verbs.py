@@ -12,7 +12,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from sigmatrace.export.perfetto_objects import find
 from sigmatrace.export.perfetto_rows import Argument, Kind, Rows
 from sigmatrace.export.perfetto_tracks import Track, Tracks
 from sigmatrace.export.verbs_names import (
@@ -21,9 +20,10 @@ from sigmatrace.export.verbs_names import (
     send_flags_text,
     status_text,
 )
+from sigmatrace.lookup import find_objects
 from sigmatrace.partition import Partition
 from sigmatrace.schema import Columns
-from sigmatrace.trace_format import NO_POSITION, Queue
+from sigmatrace.trace_format import NO_POSITION, ONE_SIDED, WITH_IMM, Queue
 
 VERBS_COLUMNS: Columns = {
     "requests": {
@@ -60,9 +60,7 @@ VERBS_COLUMNS: Columns = {
 }
 """Columns read here."""
 
-_ADDRESSED = (0, 1, 4, 5, 6, 14, 15)
-_WITH_IMM = (1, 3, 7, 9)
-_WC_WITH_IMM, _WC_WITH_INV = 2, 8
+_WC_WITH_IMM, _WC_WITH_INV = 2, 8  # enum ibv_wc_flags
 _TEXTS = 256
 
 _POSTED = (
@@ -100,7 +98,7 @@ def cqe_rows(part: Partition, tracks: Tracks) -> Rows:
     has_size = (row["size_bytes"] != 0) | (~is_send & (row["status"] == 0))
     kinds = np.where(is_send, Track.QUEUE_PAIR, Track.ARRIVALS)
     return Rows(
-        track=_numbers(tracks, kinds, row["qp"]),
+        track=tracks.numbers(kinds, row["qp"]),
         begin_ns=np.where(is_slice, row["posted_ns"], row["t_ns"]),
         length_ns=np.where(is_slice, waited, 0),
         depth=np.zeros(is_send.size, np.uint8),
@@ -135,17 +133,17 @@ def request_rows(part: Partition, tracks: Tracks) -> Rows:
     """
     row = _table(part, "requests", tracks, queue=Queue.SEND)
     size = row["qp"].size
-    addressed = np.isin(row["opcode"], _ADDRESSED)
+    addressed = np.isin(row["opcode"], list(ONE_SIDED))
     always = np.ones(size, bool)
     return Rows(
-        track=_numbers(tracks, np.full(size, Track.REQUESTS), row["qp"]),
+        track=tracks.numbers(Track.REQUESTS, row["qp"]),
         begin_ns=row["t_ns"],
         length_ns=np.zeros(size, np.int64),
         depth=np.zeros(size, np.uint8),
         name=row["opcode"].astype(np.uint32),
         shown=_bits(
             *(always, always, always, addressed, addressed),
-            np.isin(row["opcode"], _WITH_IMM),
+            np.isin(row["opcode"], list(WITH_IMM)),
             always,
             row["flags"] != 0,
         ),
@@ -163,15 +161,10 @@ def _table(
 ) -> Mapping[str, np.ndarray]:
     """Return the columns of a table, of rows of known queue pairs; ``qp``: which one."""
     columns = {name: part.column(table, name) for name in VERBS_COLUMNS[table]}
-    qp = find(tracks.qps.keys, columns["proc"], columns["object"])
+    qp = find_objects(tracks.qps.keys, columns["proc"], columns["object"])
     use = qp >= 0 if queue is None else (qp >= 0) & (columns["queue"] == queue)
     columns["qp"] = qp
     return columns if use.all() else {name: values[use] for name, values in columns.items()}
-
-
-def _numbers(tracks: Tracks, kinds: np.ndarray, places: np.ndarray) -> np.ndarray:
-    numbers: np.ndarray = np.array(tracks.first, np.int64)[kinds] + places
-    return numbers.astype(np.uint32)
 
 
 def _bits(*columns: np.ndarray) -> np.ndarray:

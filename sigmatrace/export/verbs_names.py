@@ -2,38 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from enum import IntEnum
 
-_WR_OPCODES = {
-    0: "rdma_write",
-    1: "rdma_write_with_imm",
-    2: "send",
-    3: "send_with_imm",
-    4: "rdma_read",
-    5: "atomic_cmp_and_swp",
-    6: "atomic_fetch_and_add",
-    7: "local_inv",
-    8: "bind_mw",
-    9: "send_with_inv",
-    10: "tso",
-    11: "driver1",
-    14: "flush",
-    15: "atomic_write",
-}
-_WC_OPCODES = {
-    0: "send",
-    1: "rdma_write",
-    2: "rdma_read",
-    3: "comp_swap",
-    4: "fetch_add",
-    5: "bind_mw",
-    6: "local_inv",
-    7: "tso",
-    8: "flush",
-    9: "atomic_write",
-    128: "recv",
-    129: "recv_rdma_with_imm",
-}
+from sigmatrace.trace_format import WcOpcode, WrOpcode
+
 _WC_STATUSES = (
     "success",
     "loc_len_err",
@@ -64,18 +36,18 @@ _SEND_FLAGS = ("fence", "signaled", "solicited", "inline", "ip_csum")
 
 
 def request_text(opcode: int) -> str:
-    """Return the name of an ``ibv_wr_opcode``."""
-    return _named(_WR_OPCODES, opcode, "opcode")
+    """Return the name of the opcode of a ``request`` record."""
+    return _of(WrOpcode, opcode)
 
 
 def completion_text(opcode: int) -> str:
     """Return the name of the opcode of a ``cqe`` record."""
-    return _named(_WC_OPCODES, opcode, "opcode")
+    return _of(WcOpcode, opcode)
 
 
 def status_text(status: int) -> str:
     """Return the name of an ``ibv_wc_status``."""
-    return _named(dict(enumerate(_WC_STATUSES)), status, "status")
+    return _WC_STATUSES[status] if status < len(_WC_STATUSES) else f"status {status}"
 
 
 def send_flags_text(flags: int) -> str:
@@ -85,5 +57,5 @@ def send_flags_text(flags: int) -> str:
     return " ".join([*known, f"0x{unknown:x}"] if unknown else known)
 
 
-def _named(names: Mapping[int, str], key: int, what: str) -> str:
-    return names.get(key, f"{what} {key}")
+def _of(opcodes: type[IntEnum], opcode: int) -> str:
+    return opcodes(opcode).name.lower() if opcode in list(opcodes) else f"opcode {opcode}"

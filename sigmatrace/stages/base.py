@@ -3,7 +3,9 @@
 What a stage sums up, it says in ``summary``:
 
 * ``"index"``: ``survey(run)`` reads whole-run tables only (no event bytes); ``resolve`` runs
-  before any event is read, and ``apply`` gets its result.
+  before any event is read, and ``apply`` gets its result. Such a stage may have ``summarize`` and
+  ``combine``, too, as below, for what it says of its own work: ``conclude`` puts both together for
+  ``account`` and ``lines``, when results and facts are long known.
 * ``"after"``: ``apply`` (if any) gets ``None``; ``summarize(part)`` sees the partition with the
   columns of this stage and of all stages before it; summaries are merged with ``combine``
   and resolved when all partitions are done.
@@ -66,6 +68,16 @@ class Stage:
     def resolve(self, summary: Any, run: Run) -> Any:
         """Turn the merged summary into what ``apply``, ``results`` and ``account`` need."""
         return summary
+
+    def conclude(self, resolved: Any, summary: Any) -> Any:
+        """Return what ``account`` and ``lines`` get of an "index" stage that summed up, too."""
+        raise TypeError(f"stage {self.name} has summary = 'index' and summarize, but no conclude")
+
+    @property
+    def is_summed(self) -> bool:
+        """Whether ``summarize`` sees the partitions in the main pass."""
+        own = type(self).summarize is not Stage.summarize
+        return self.summary == "after" or (self.summary == "index" and own)
 
     def apply(self, part: Partition, resolved: Any) -> Partition:
         """Return the partition with this stage's columns. Pure."""

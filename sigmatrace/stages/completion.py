@@ -14,10 +14,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from sigmatrace.partition import Partition, Run
-from sigmatrace.schema import STAGE_TABLES, Columns, Owner
+from sigmatrace.schema import STAGE_TABLES, Columns
 from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.text import count_text, counted
 from sigmatrace.trace_format import NO_POSITION, Queue
@@ -25,6 +24,7 @@ from sigmatrace.trace_format import NO_POSITION, Queue
 _QUEUE = ["proc", "object", "queue"]
 _KIND = ["proc", "queue", "opcode", "status"]
 _QUEUE_SUMS = ("requests", "cqes", "joined", "retired", "errors")
+_QUEUE_TOPS = ("posted", "completed")
 _KIND_SUMS = ("count", "size_bytes", "timed", "total_ns")
 
 
@@ -34,15 +34,14 @@ class Completed:
 
     Attributes:
         queues: By process, object and queue: requests, completions, those of a known position,
-            positions retired, those with an error status.
-        owners: ``(owners,)`` i8, requests by ``schema.Owner``.
+            positions retired, those with an error status; positions posted and completed, by the
+            highest one.
         kinds: By process, queue, opcode and status: completions, bytes, those whose request's
             time is known, and the sum, least and largest of their latencies.
     """
 
     queues: pa.Table
     kinds: pa.Table
-    owners: NDArray[np.int64]
 
 
 class Completion(Stage):
@@ -51,7 +50,7 @@ class Completion(Stage):
     name: ClassVar[str] = "completion"
     summary: ClassVar[SummaryKind] = "after"
     requires: ClassVar[Columns] = {
-        "requests": {"proc": "i4", "object": "u4", "queue": "u1", "owner": "u1"},
+        "requests": {"proc": "i4", "object": "u4", "queue": "u1", "position": "u4"},
         "cqes": {
             "proc": "i4",
             "object": "u4",
@@ -75,15 +74,13 @@ class Completion(Stage):
         """Count the partition's requests and completions."""
         posted = _posted(part)
         queues = pa.concat_tables([posted, _seen(part)])
-        owners = np.bincount(part.column("requests", "owner"), minlength=len(Owner))
-        return Completed(_add_queues(queues), _add_kinds(_timed(part)), owners)
+        return Completed(_add_queues(queues), _add_kinds(_timed(part)))
 
     def combine(self, left: Completed, right: Completed) -> Completed:
         """Add both."""
         return Completed(
             _add_queues(pa.concat_tables([left.queues, right.queues])),
             _add_kinds(pa.concat_tables([left.kinds, right.kinds])),
-            left.owners + right.owners,
         )
 
     def resolve(self, summary: Completed, run: Run) -> Completed:
@@ -91,7 +88,6 @@ class Completion(Stage):
         return Completed(
             summary.queues.sort_by([(name, "ascending") for name in _QUEUE]),
             summary.kinds.sort_by([(name, "ascending") for name in _KIND]),
-            summary.owners,
         )
 
     def results(self, resolved: Completed) -> Mapping[str, pa.Table]:
@@ -99,39 +95,35 @@ class Completion(Stage):
         return {"queues": resolved.queues, "latencies": resolved.kinds}
 
     def account(self, resolved: Completed) -> Mapping[str, object]:
-        """Return requests and completions; what was sent is retired or outstanding."""
+        """Return requests and completions.
+
+        Positions tell what was posted, also where records of requests were lost; so no queue has
+        more records than positions, and none retires or receives more than that.
+        """
         table = resolved.queues
+        send, own, shared = (table.filter(pc.equal(table.column("queue"), int(q))) for q in Queue)
         total = {name: _sum(table.column(name)) for name in _QUEUE_SUMS}
-        send = table.filter(pc.equal(table.column("queue"), int(Queue.SEND)))
-        own = table.filter(pc.equal(table.column("queue"), int(Queue.RECV)))
-        left = pc.subtract(send.column("requests"), send.column("retired"))
-        outstanding = _sum(pc.if_else(pc.greater(left, 0), left, 0))
-        shared = table.filter(pc.equal(table.column("queue"), int(Queue.SHARED)))
-        sends, retired = _sum(send.column("requests")), _sum(send.column("retired"))
-        owners = {one.name.lower(): int(resolved.owners[one]) for one in Owner}
+        posted, completed = (_sum(send.column(name)) for name in _QUEUE_TOPS)
+        pairs = [
+            ("request records, at most those of its positions", table, "requests", "posted"),
+            ("send requests retired, at most those completed", send, "retired", "completed"),
+            ("receives completed, at most those posted", own, "joined", "posted"),
+        ]
         return {
             **total,
-            "owners": owners,
-            "send_requests": sends,
-            "send_retired": retired,
-            "send_outstanding": outstanding,
-            "receives_posted": _sum(own.column("requests")) + _sum(shared.column("requests")),
+            "send_requests": _sum(send.column("requests")),
+            "send_retired": _sum(send.column("retired")),
+            "send_posted": posted,
+            "send_completed": completed,
+            "send_outstanding": posted - completed,
+            "receives_posted": _sum(own.column("posted")) + _sum(shared.column("posted")),
             "receives_completed": _sum(own.column("cqes")) + _sum(shared.column("cqes")),
             "not_joined": total["cqes"] - total["joined"],
             "not_joined_shared": _sum(shared.column("cqes")) - _sum(shared.column("joined")),
             "balance": [
                 {"name": "requests", "left": total["requests"], "right": "records.request"},
-                {
-                    "name": "requests = by owner of the memory",
-                    "left": total["requests"],
-                    "right": sum(owners.values()),
-                },
                 {"name": "completions", "left": total["cqes"], "right": "records.cqe"},
-                {
-                    "name": "send requests = retired + outstanding",
-                    "left": sends,
-                    "right": [retired, outstanding],
-                },
+                *(_at_most(*pair) for pair in pairs),
             ],
         }
 
@@ -140,11 +132,11 @@ class Completion(Stage):
         counts: Mapping[str, Any] = self.account(resolved)
         if not counts["requests"] and not counts["cqes"]:
             return ()
-        names = ("retired", "requests", "outstanding")
-        retired, sends, outstanding = (count_text(counts[f"send_{name}"]) for name in names)
+        names = ("completed", "posted", "outstanding")
+        completed, sends, outstanding = (count_text(counts[f"send_{name}"]) for name in names)
         received, posted = (count_text(counts[f"receives_{x}"]) for x in ("completed", "posted"))
         return [
-            f"completed  {retired} of {sends} send requests, {outstanding} outstanding; "
+            f"completed  {completed} of {sends} send requests, {outstanding} outstanding; "
             f"{received} of {posted} posted receives; {counted(counts['errors'], 'error')}"
         ]
 
@@ -153,16 +145,24 @@ def _sum(column: Any) -> int:
     return int(pc.sum(column).as_py() or 0)
 
 
+def _at_most(name: str, table: pa.Table, left: str, right: str) -> dict[str, object]:
+    """Return the equation that, queue by queue, one column is at most another one."""
+    fewer = pc.min_element_wise(table.column(left), table.column(right))
+    return {"name": name, "left": _sum(table.column(left)), "right": _sum(fewer)}
+
+
 def _frame(keys: Mapping[str, Any], sums: Mapping[str, Any], size: int) -> pa.Table:
-    """Return a table of keys and of i8 sums; sums that are not given are 0."""
-    columns = {name: sums.get(name, np.zeros(size, np.int64)) for name in _QUEUE_SUMS}
+    """Return a table of keys and of i8 numbers of queues; those that are not given are 0."""
+    names = (*_QUEUE_SUMS, *_QUEUE_TOPS)
+    columns = {name: sums.get(name, np.zeros(size, np.int64)) for name in names}
     return pa.table({**keys, **{name: np.asarray(x, np.int64) for name, x in columns.items()}})
 
 
 def _posted(part: Partition) -> pa.Table:
     size = part.tables["requests"].num_rows
     keys = {name: part.column("requests", name) for name in _QUEUE}
-    return _frame(keys, {"requests": np.ones(size)}, size)
+    posted = part.column("requests", "position").astype(np.int64) + 1
+    return _frame(keys, {"requests": np.ones(size), "posted": posted}, size)
 
 
 def _seen(part: Partition) -> pa.Table:
@@ -170,8 +170,11 @@ def _seen(part: Partition) -> pa.Table:
     size = cqes["position"].size
     joined = cqes["position"] != NO_POSITION
     span = (cqes["position"] - cqes["first"]).astype(np.int64) + 1  # modulo 2^32
+    until = np.where(joined, cqes["position"].astype(np.int64) + 1, 0)
     sums = {
         "cqes": np.ones(size),
+        "posted": until,
+        "completed": until,
         "joined": joined,
         "retired": np.where(joined, span, 0),
         "errors": cqes["status"] != 0,
@@ -198,13 +201,17 @@ def _timed(part: Partition) -> pa.Table:
 
 
 def _add_queues(table: pa.Table) -> pa.Table:
-    added = table.group_by(_QUEUE).aggregate([(name, "sum") for name in _QUEUE_SUMS])
-    made = [f"{name}_sum" for name in _QUEUE_SUMS]
-    return added.select([*_QUEUE, *made]).rename_columns([*_QUEUE, *_QUEUE_SUMS])
+    how = [*((name, "sum") for name in _QUEUE_SUMS), *((name, "max") for name in _QUEUE_TOPS)]
+    return _grouped(table, _QUEUE, how)
 
 
 def _add_kinds(table: pa.Table) -> pa.Table:
     how = [*((name, "sum") for name in _KIND_SUMS), ("min_ns", "min"), ("max_ns", "max")]
-    added = table.group_by(_KIND).aggregate(how)
+    return _grouped(table, _KIND, how)
+
+
+def _grouped(table: pa.Table, keys: Sequence[str], how: Sequence[tuple[str, str]]) -> pa.Table:
+    """Return one row for each group, with the columns aggregated under their own names."""
+    added = table.group_by(keys).aggregate(how)
     made = [f"{name}_{kind}" for name, kind in how]
-    return added.select([*_KIND, *made]).rename_columns([*_KIND, *(name for name, _ in how)])
+    return added.select([*keys, *made]).rename_columns([*keys, *(name for name, _ in how)])

@@ -8,21 +8,20 @@ decide more, but two hosts' clocks differ.) Source: docs/verbs.md section 3.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sigmatrace.lookup import find_objects, object_keys
 from sigmatrace.partition import Partition, Run
-from sigmatrace.schema import INDEX_TABLES, NO_REGION, Columns, Owner
+from sigmatrace.schema import INDEX_TABLES, NO_REGION, Columns, RegionFate
 from sigmatrace.stages.base import Stage, SummaryKind
-from sigmatrace.trace_format import Dir, Layer
+from sigmatrace.trace_format import ONE_SIDED, Dir, Layer
 
-ONE_SIDED_OPCODES = (0, 1, 4, 5, 6, 15)
-"""``enum ibv_wr_opcode``: write, write with immediate, read, compare-and-swap, fetch-and-add,
-atomic write."""
-_IS_ONE_SIDED = np.isin(np.arange(256), ONE_SIDED_OPCODES)
+_IS_ONE_SIDED = np.isin(np.arange(256), list(ONE_SIDED))
 
 Ints = NDArray[np.int64]
 
@@ -32,20 +31,23 @@ class Regions:
     """What the index tells.
 
     Attributes:
-        object_key: Processes and objects of queue pairs (``_pair``), ascending.
+        object_key: Processes and objects of queue pairs (``lookup.object_keys``), ascending.
         peer: The process at the other end, -1 when it is not known.
-        region_key: Processes and keys of regions (``_pair``), ascending.
+        region_key: Processes and keys of regions (``_region_keys``), ascending.
         region: Row of the table ``regions``.
         address: First address of each.
-        stop: One past the last.
+        length: Bytes of each.
+        owners: ``(fates,)`` i8, requests of all partitions by ``schema.RegionFate``; None before
+            they are read.
     """
 
-    object_key: NDArray[np.uint64]
+    object_key: Ints
     peer: Ints
-    region_key: NDArray[np.uint64]
+    region_key: Ints
     region: Ints
     address: NDArray[np.uint64]
-    stop: NDArray[np.uint64]
+    length: NDArray[np.uint64]
+    owners: Ints | None = None
 
 
 class OneSided(Stage):
@@ -67,26 +69,25 @@ class OneSided(Stage):
         },
     }
     produces: ClassVar[Columns] = {
-        # region: row of `regions` (NO_REGION: none); owner: schema.Owner.
+        # region: row of `regions` (NO_REGION: none); owner: schema.RegionFate.
         "requests": {"target_proc": "i4", "region": "u4", "owner": "u1"},
     }
 
     def survey(self, run: Run) -> Regions:
         """Sort queue pairs and regions by what requests name them by."""
         out = run.column("channels", "dir") == Dir.OUT
-        pair = _pair(run.column("channels", "proc")[out], run.column("channels", "object")[out])
-        objects, first = np.unique(pair, return_index=True)
+        own = (run.column("channels", name)[out] for name in ("proc", "object"))
+        objects, first = np.unique(object_keys(*own), return_index=True)
         verbs = np.flatnonzero(run.column("regions", "layer") == Layer.VERBS)
-        key = _pair(run.column("regions", "proc"), run.column("regions", "key"))
+        key = _region_keys(run.column("regions", "proc"), run.column("regions", "key"))
         order = verbs[np.argsort(key[verbs], kind="stable")]
-        address = run.column("regions", "address")[order]
         return Regions(
             objects,
             run.column("routes", "dst_proc")[out][first].astype(np.int64),
             key[order],
             order,
-            address,
-            address + run.column("regions", "length_bytes")[order],
+            run.column("regions", "address")[order],
+            run.column("regions", "length_bytes")[order],
         )
 
     def apply(self, part: Partition, resolved: Regions) -> Partition:
@@ -98,27 +99,46 @@ class OneSided(Stage):
         rows = np.flatnonzero(_IS_ONE_SIDED[opcode])
         target = np.full(proc.size, -1, np.int32)
         region = np.full(proc.size, NO_REGION, np.uint32)
-        owner = np.full(proc.size, Owner.NOT_ONE_SIDED, np.uint8)
+        owner = np.full(proc.size, RegionFate.NOT_ONE_SIDED, np.uint8)
         target[rows] = peers(resolved, proc[rows], thing[rows])
         found = owners(resolved, target[rows], rkey[rows], raddr[rows], size_bytes[rows])
         region[rows], owner[rows] = found
         columns: dict[str, NDArray[Any]] = {"target_proc": target, "region": region, "owner": owner}
         return part.with_columns("requests", columns)
 
+    def summarize(self, part: Partition) -> Ints:
+        """Count the partition's requests by ``schema.RegionFate``."""
+        return np.bincount(part.column("requests", "owner"), minlength=len(RegionFate))
 
-def _pair(proc: NDArray[np.int32], number: NDArray[Any]) -> NDArray[np.uint64]:
-    """Return process and number (32 bits of it) as one key; processes are at most 2^31."""
-    low = number.astype(np.uint64) & np.uint64(0xFFFFFFFF)
-    return (proc.astype(np.uint64) << np.uint64(32)) | low
+    def combine(self, left: Ints, right: Ints) -> Ints:
+        """Add both."""
+        return left + right
+
+    def conclude(self, resolved: Regions, summary: Ints) -> Regions:
+        """Add the counts to what the index tells."""
+        return replace(resolved, owners=summary)
+
+    def account(self, resolved: Regions) -> Mapping[str, object]:
+        """Return requests by what is known of the memory that they name."""
+        counts = np.zeros(len(RegionFate), np.int64) if resolved.owners is None else resolved.owners
+        owners = {one.name.lower(): int(counts[one]) for one in RegionFate}
+        whole = {
+            "name": "requests = by owner of the memory",
+            "left": "records.request",
+            "right": list(owners.values()),
+        }
+        return {"owners": owners, "balance": [whole]}
+
+
+def _region_keys(proc: NDArray[np.int32], key: NDArray[Any]) -> Ints:
+    """Return process and 32 bits of a key, which is all that a request has of it."""
+    return object_keys(proc, key & key.dtype.type(0xFFFFFFFF))
 
 
 def peers(known: Regions, proc: NDArray[np.int32], thing: NDArray[np.uint32]) -> Ints:
     """Return the process at the other end of each request's queue pair, -1 when not known."""
-    if known.object_key.size == 0:
-        return np.full(proc.size, -1, np.int64)
-    key = _pair(proc, thing)
-    at = np.minimum(np.searchsorted(known.object_key, key), known.object_key.size - 1)
-    return np.where(known.object_key[at] == key, known.peer[at], -1)
+    at = find_objects(known.object_key, proc, thing)
+    return np.append(known.peer, -1)[at]
 
 
 def owners(
@@ -138,24 +158,26 @@ def owners(
         size_bytes: ``(n,)`` u4.
 
     Returns:
-        ``(n,)`` u4 row of the table ``regions`` or NO_REGION, and ``(n,)`` u1 ``schema.Owner``.
+        ``(n,)`` u4 row of the table ``regions`` or NO_REGION, and ``(n,)`` u1
+        ``schema.RegionFate``.
 
     Complexity O(n (log r + k)), k regions with the same key.
     """
-    key = _pair(target, rkey)
+    key = _region_keys(target, rkey)
     begin = np.searchsorted(known.region_key, key, "left")
     stop = np.searchsorted(known.region_key, key, "right")
     count = np.zeros(key.size, np.int64)
     region = np.full(key.size, NO_REGION, np.uint32)
-    end = raddr + size_bytes
     for step in range(int((stop - begin).max(initial=0))):
         at = np.minimum(begin + step, max(known.region_key.size - 1, 0))
-        inside = (begin + step < stop) & (known.address[at] <= raddr) & (end <= known.stop[at])
+        offset, length = raddr - known.address[at], known.length[at]  # ends may be 2^64: no sums
+        inside = (begin + step < stop) & (raddr >= known.address[at])
+        inside &= (offset <= length) & (size_bytes <= length - offset)
         region[inside] = known.region[at[inside]]
         count += inside
-    owner = np.full(key.size, Owner.REGION, np.uint8)
-    owner[count > 1] = Owner.AMBIGUOUS
-    owner[count == 0] = Owner.NO_REGION
-    owner[target < 0] = Owner.TARGET_UNKNOWN
-    region[owner != Owner.REGION] = NO_REGION
+    owner = np.full(key.size, RegionFate.REGION, np.uint8)
+    owner[count > 1] = RegionFate.AMBIGUOUS
+    owner[count == 0] = RegionFate.NO_REGION
+    owner[target < 0] = RegionFate.TARGET_UNKNOWN
+    region[owner != RegionFate.REGION] = NO_REGION
     return region, owner

@@ -1,7 +1,7 @@
 """What a trace says was sent against what a packet capture shows, flow by flow. Pure.
 
 A flow is what one place sent to one queue pair of another; a place is a port of a NIC. Packets name
-no sending queue pair (`sigmatrace.validate.pcap`), so this is as far as both can be told apart.
+no sending queue pair (`sigmatrace.validate.flows`), so this is as far as both can be told apart.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+import numpy as np
+
 from sigmatrace.trace_format import Op
-from sigmatrace.validate.pcap import Flow, Message, Total
+from sigmatrace.validate.flows import Flow, Message, Total
 
 OP_OF = {
     **dict.fromkeys(("SEND", "SEND_IMM", "SEND_INV"), Op.SEND),
@@ -43,20 +45,28 @@ class Request(NamedTuple):
     immediate: int
 
 
+KIND_CODE = {kind: code for code, kind in enumerate(OP_OF)}
+REQUEST = np.dtype(
+    [("kind", "u1"), ("length", "u4"), ("address", "u8"), ("rkey", "u4"), ("immediate", "u4")]
+)
+"""A ``Request`` in arrays; kind: ``KIND_CODE``."""
+
+
 @dataclass
 class Sent:
     """What a trace says of a flow.
 
     Attributes:
         amounts: Messages and bytes by operation.
-        requests: Each message, in the order of sending; None where the trace does not have them.
+        requests: Each message (``REQUEST``), in the order of sending; None where the trace does not
+            have them.
         connections: How many queue pairs sent; of several, the order of messages is not compared.
         is_ordered: The trace knows the order, as it does not where several threads posted: then it
             is not compared either.
     """
 
     amounts: dict[Op, Total] = field(default_factory=dict)
-    requests: list[Request] | None = None
+    requests: np.ndarray | None = None
     connections: int = 0
     is_ordered: bool = True
 
@@ -84,9 +94,10 @@ class Compared:
     Attributes:
         key: The flow.
         verdict: DIFFERS also where amounts are equal and a request is another one. NOT_WHOLE: they
-            differ, and the capture has parts of messages. NOT_CAPTURED: it shows no packet between
-            these places. LOOPBACK: within a place, where no wire is. NOT_TRACED: of queue pairs
-            that the trace does not know of.
+            differ, and the capture has parts of messages or what is not decoded, ends early, or
+            leaves the path MTU of reads open. NOT_CAPTURED: it shows no packet between these
+            places. LOOPBACK: within a place, where no wire is. NOT_TRACED: of queue pairs that
+            the trace does not know of.
         traced: By the trace.
         captured: By the capture.
         requests: How many requests were compared one by one.
@@ -118,7 +129,11 @@ class Compared:
 
 
 def compare(
-    sent: Mapping[Key, Sent], flows: Iterable[Flow], place: Callable[[str], str]
+    sent: Mapping[Key, Sent],
+    flows: Iterable[Flow],
+    place: Callable[[str], str],
+    *,
+    is_cut: bool = False,
 ) -> list[Compared]:
     """Compares all flows, those of either side.
 
@@ -126,6 +141,7 @@ def compare(
         sent: What the trace says. A flow of a queue pair that sent nothing is there, too.
         flows: What the capture shows.
         place: The place that an IP address belongs to.
+        is_cut: The capture ends early: what is not there may have been on the wire.
     """
     captured: dict[Key, list[Flow]] = defaultdict(list)
     seen = set()
@@ -136,7 +152,7 @@ def compare(
             captured[key].append(flow)
     keys = dict.fromkeys([*sent, *(key for key, found in captured.items() if _any(found))])
     return [
-        _judged(key, sent.get(key), captured.get(key, []), frozenset(key[:2]) in seen)
+        _judged(key, sent.get(key), captured.get(key, []), frozenset(key[:2]) in seen, is_cut)
         for key in keys
         if _any(captured.get(key, [])) or sent[key].amounts
     ]
@@ -144,10 +160,17 @@ def compare(
 
 def _any(flows: Sequence[Flow]) -> bool:
     """Whether a message, or a part of one, was seen."""
-    return any(flow.messages or flow.incomplete or flow.contradicting for flow in flows)
+    return any(flow.messages or _holes(flow) for flow in flows)
 
 
-def _judged(key: Key, sent: Sent | None, flows: Sequence[Flow], is_seen: bool) -> Compared:
+def _holes(flow: Flow) -> int:
+    """How often something was sent of which there is no message."""
+    return flow.incomplete + flow.contradicting + flow.unsupported
+
+
+def _judged(
+    key: Key, sent: Sent | None, flows: Sequence[Flow], is_seen: bool, is_cut: bool
+) -> Compared:
     on_wire = _amounts(message for flow in flows for message in flow.messages)
     if sent is None:
         return Compared(key, Verdict.NOT_TRACED, {}, on_wire)
@@ -158,8 +181,8 @@ def _judged(key: Key, sent: Sent | None, flows: Sequence[Flow], is_seen: bool) -
     requests, at = _compare_requests(sent, flows)
     verdict = Verdict.EQUAL
     if sent.amounts != on_wire or at >= 0:
-        holes = sum(flow.incomplete + flow.contradicting for flow in flows)
-        verdict = Verdict.NOT_WHOLE if holes else Verdict.DIFFERS
+        holes = any(flow.unsure_mtu or _holes(flow) for flow in flows)
+        verdict = Verdict.NOT_WHOLE if holes or is_cut else Verdict.DIFFERS
     return Compared(key, verdict, sent.amounts, on_wire, requests, at)
 
 
@@ -176,16 +199,22 @@ def _compare_requests(sent: Sent, flows: Sequence[Flow]) -> tuple[int, int]:
     """How many there are on both sides, and the number of the first that differs, or -1."""
     if sent.requests is None or any(flow.transport == "UD" for flow in flows):
         return 0, -1
-    seen = [request_of(message) for flow in flows for message in flow.messages]
+    seen = as_array(request_of(message) for flow in flows for message in flow.messages)
     asked = sent.requests
     if sent.connections != 1 or not sent.is_ordered:
-        seen, asked = sorted(seen), sorted(asked)
-    both = min(len(asked), len(seen))
-    at = next((k for k in range(both) if asked[k] != seen[k]), both)
-    return both, -1 if at == len(asked) == len(seen) else at
+        seen, asked = np.sort(seen), np.sort(asked)
+    both = min(asked.size, seen.size)
+    unequal = np.flatnonzero(asked[:both] != seen[:both])
+    at = int(unequal[0]) if unequal.size else both
+    return both, -1 if at == asked.size == seen.size else at
 
 
 def request_of(message: Message) -> Request:
     """A message of the wire as its sender asked for it."""
     address, rkey, immediate = message.address or 0, message.rkey or 0, message.immediate or 0
     return Request(message.kind, message.length, address, rkey, immediate)
+
+
+def as_array(requests: Iterable[Request]) -> np.ndarray:
+    """Requests as an array of ``REQUEST``."""
+    return np.fromiter(((KIND_CODE[kind], *fields) for kind, *fields in requests), REQUEST)

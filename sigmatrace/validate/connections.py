@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from sigmatrace.validate.packets import Packet
+from sigmatrace.validate.roce import Packet
 
 _CLASS = 0x07  # of management datagrams: communication management
 _REQUEST, _REPLY = 0x0010, 0x0013

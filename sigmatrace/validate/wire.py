@@ -1,17 +1,19 @@
-"""Stage wire: compares the trace with a packet capture of RoCEv2 (layer verbs).
+"""Stage wire: compares the trace with a packet capture of RoCEv2 (layer verbs). No files.
 
-The capture is read where summaries are resolved, by the caller's process alone.
+Whoever makes the stage hands it a function that reads the capture. It is called where summaries are
+resolved, by the caller's process alone, so that no worker gets a copy of the capture.
 """
 
 from __future__ import annotations
 
 import ipaddress
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from itertools import pairwise
 from typing import Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,19 +21,38 @@ from sigmatrace.partition import Partition, Run
 from sigmatrace.schema import STAGE_TABLES, Columns
 from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.text import count_text, counted
-from sigmatrace.trace_format import Layer, Op, OpFlag, Queue
-from sigmatrace.validate.compare import OP_OF, Compared, Key, Request, Sent, Verdict, compare
-from sigmatrace.validate.packets import FrameCounts, check_file
-from sigmatrace.validate.pcap import Total, read_capture
+from sigmatrace.trace_format import Layer, Op, OpFlag, Queue, WrOpcode
+from sigmatrace.validate.compare import (
+    KIND_CODE,
+    OP_OF,
+    REQUEST,
+    Compared,
+    Key,
+    Sent,
+    Verdict,
+    compare,
+)
+from sigmatrace.validate.flows import PacketCapture, Total
+from sigmatrace.validate.roce import FrameCounts
 
 NAMED = 20
 """Differing flows that the ledger names; the counts are complete."""
 SHOWN = 5
-KIND_OF = {
-    **{0: "WRITE", 1: "WRITE_IMM", 2: "SEND", 3: "SEND_IMM", 4: "READ"},
-    **{5: "COMPARE_SWAP", 6: "FETCH_ADD", 9: "SEND_INV"},
+KIND_OF: dict[int, str] = {
+    WrOpcode.RDMA_WRITE: "WRITE",
+    WrOpcode.RDMA_WRITE_WITH_IMM: "WRITE_IMM",
+    WrOpcode.SEND: "SEND",
+    WrOpcode.SEND_WITH_IMM: "SEND_IMM",
+    WrOpcode.RDMA_READ: "READ",
+    WrOpcode.ATOMIC_CMP_AND_SWP: "COMPARE_SWAP",
+    WrOpcode.ATOMIC_FETCH_AND_ADD: "FETCH_ADD",
+    WrOpcode.SEND_WITH_INV: "SEND_INV",
 }
-"""Kind of a message by ``enum ibv_wr_opcode``; others (bind, invalidate) are on no wire."""
+"""Kind of a message by opcode; others are on no wire (bind, invalidate), or not decoded there."""
+_GID_DIGITS = 32
+_NO_CODE = 255
+_CODE = np.full(256, _NO_CODE, np.uint8)
+_CODE[list(KIND_OF)] = [KIND_CODE[kind] for kind in KIND_OF.values()]
 _ON_WIRE = frozenset(OP_OF.values())
 _REQUEST = ("proc", "object", "position", "opcode", "size_bytes", "raddr", "rkey", "imm")
 
@@ -71,11 +92,8 @@ class Wire(Stage):
     """Makes ``wire_flows``.
 
     Args:
-        pcap: The capture file.
-        mtu: Path MTU of its queue pairs (bytes); None: as the packets tell.
-
-    Raises:
-        PcapError: The file is no capture of an Ethernet.
+        read: Reads the capture; picklable.
+        source: Where it is from, for the ledger.
     """
 
     name: ClassVar[str] = "wire"
@@ -106,29 +124,29 @@ class Wire(Stage):
             "proc": "i4",
             "object": "u4",
             "layer": "u1",
-            "local": "str",
-            "peer": "str",
+            "place": "str",
+            "peer_place": "str",
+            "peer_qpn": "u4",
         },
-        "addresses": {"proc": "i4", "av": "u4", "addr": "u8", "name": "str"},
-        "gids": {"proc": "i4", "port": "u4", "index": "u4", "gid": "str"},
+        "addresses": {"proc": "i4", "av": "u4", "addr": "u8", "place": "str", "qpn": "u4"},
+        "gids": {"index": "u4", "gid": "str", "place": "str"},
     }
     produces: ClassVar[Columns] = {"wire_flows": STAGE_TABLES["wire_flows"]}
 
-    def __init__(self, pcap: str, mtu: int | None = None) -> None:
-        self._path, self._mtu = Path(pcap), mtu
-        check_file(self._path)
+    def __init__(self, read: Callable[[], PacketCapture], source: str) -> None:
+        self._read, self._source = read, source
 
     def summarize(self, part: Partition) -> Seen:
         """Add up the partition's operations; keep its send requests."""
         ops, requests = part.tables["ops"], part.tables["requests"]
         rows = ops.select(["channel", "op", "size_bytes"])
-        rows = rows.append_column("count", pa.array([1] * rows.num_rows, pa.uint64()))
+        rows = rows.append_column("count", pa.array(np.ones(rows.num_rows, np.uint64)))
         uncertain = pc.bit_wise_and(
             ops.column("flags"), pa.scalar(OpFlag.ORDER_UNCERTAIN, pa.uint8())
         )
         rows = rows.append_column("uncertain", pc.not_equal(uncertain, 0).cast(pa.uint64()))
         sums = part.tables["aggregates"].select(["channel", "op", "size_bytes", "count"])
-        none = pa.array([0] * sums.num_rows, pa.uint64())
+        none = pa.array(np.zeros(sums.num_rows, np.uint64))
         rows = pa.concat_tables([rows, sums.append_column("uncertain", none)])
         sent = requests.filter(pc.equal(requests.column("queue"), int(Queue.SEND)))
         return Seen(_sums(rows), sent.select(_REQUEST))
@@ -142,10 +160,12 @@ class Wire(Stage):
 
     def resolve(self, summary: Seen, run: Run) -> Outcome:
         """Read the capture and compare."""
-        capture = read_capture(self._path, self._mtu)
+        capture = self._read()
         places = Places(run)
         sent = Flows(run, places).sent(summary)
-        return Outcome(compare(sent, capture.flows, places.of_ip), capture.frames)
+        is_cut = bool(capture.frames.cut)
+        compared = compare(sent, capture.flows, places.of_ip, is_cut=is_cut)
+        return Outcome(compared, capture.frames)
 
     def results(self, resolved: Outcome) -> Mapping[str, pa.Table]:
         """Return ``wire_flows``."""
@@ -175,7 +195,7 @@ class Wire(Stage):
         counts = {one.name.lower(): len(resolved.of(one)) for one in Verdict}
         texts = [flow.text() for flow in resolved.of(Verdict.DIFFERS)]
         return {
-            "pcap": str(self._path),
+            "pcap": self._source,
             "flows": len(resolved.flows),
             **counts,
             "requests": sum(flow.requests for flow in resolved.flows),
@@ -193,7 +213,8 @@ class Wire(Stage):
         else:
             parts = [f"{count_text(n)} {one}" for one, n in sorted(counts.items()) if n]
         frames = resolved.frames
-        if lost := frames.damaged + frames.cut + frames.fragments + frames.roce_v1:
+        lost = frames.damaged + frames.cut + frames.fragments + frames.roce_v1
+        if lost := lost + frames.unsupported:
             parts.append(f"{counted(lost, 'frame')} not decoded")
         lines = [f"wire       {', '.join([total, *parts])}"]
         lines += [f"             {flow.text()}" for flow in different[:SHOWN]]
@@ -209,30 +230,33 @@ def _sums(rows: pa.Table) -> pa.Table:
 
 
 class Places:
-    """Ports of NICs by their GIDs; each is named by the IP address of its last GID.
+    """Places of the table ``gids`` for people and for packets, which have IP addresses.
 
-    A GID that two ports claim, or that no process told, is a place of its own.
+    A place is called by the last GID of its port: the first ones are made of the MAC address, and
+    those of RoCE v2 for the port's IP addresses come after them.
     """
 
     def __init__(self, run: Run) -> None:
-        ports: dict[tuple[int, int], list[tuple[int, str]]] = defaultdict(list)
-        for row in run.tables["gids"].to_pylist():
-            ports[row["proc"], row["port"]].append((row["index"], row["gid"]))
-        claims: dict[str, set[str]] = defaultdict(set)
-        for gids in ports.values():
-            for _, gid in gids:
-                claims[gid].add(max(gids)[1])
-        self._name = {gid: _ip(min(of)) for gid, of in claims.items() if len(of) == 1}
+        self._of_gid: dict[str, str] = {}
+        last: dict[str, tuple[int, str]] = {}
+        columns = (
+            run.tables["gids"].column(name).to_pylist() for name in ("index", "gid", "place")
+        )
+        for index, gid, place in zip(*columns, strict=True):
+            self._of_gid[gid] = place
+            last[place] = max(last.get(place, (-1, "")), (index, gid))
+        self._name = {place: _ip(gid) for place, (_, gid) in last.items()}
 
-    def of_gid(self, gid: str) -> str:
-        """The place of a GID (32 hexadecimal digits)."""
-        return self._name.get(gid) or _ip(gid)
+    def name(self, place: str) -> str | None:
+        """The IP address that a place is called by; None for a place by LID, which has none."""
+        return (self._name.get(place) or _ip(place)) if len(place) == _GID_DIGITS else None
 
     def of_ip(self, address: str) -> str:
-        """The place of an IP address."""
+        """What the place is called that an IP address belongs to."""
         ip = ipaddress.ip_address(address)
         packed = bytes(10) + b"\xff\xff" + ip.packed if ip.version == 4 else ip.packed
-        return self.of_gid(packed.hex())
+        gid = packed.hex()
+        return self._name.get(self._of_gid.get(gid, gid)) or _ip(gid)
 
 
 def _ip(gid: str) -> str:
@@ -245,17 +269,17 @@ class Flows:
 
     def __init__(self, run: Run, places: Places) -> None:
         self._run, self._places = run, places
-        self._local: dict[tuple[int, int], str] = {}
+        self._from: dict[tuple[int, int], str] = {}
         self._connected: dict[tuple[int, int], Key] = {}
         for row in _verbs(run, "endpoints"):
             at = row["proc"], row["object"]
-            self._local[at] = row["local"]
-            if (key := self._key(at, row["peer"])) is not None:
+            self._from[at] = row["place"]
+            if (key := self._key(at, row["peer_place"], row["peer_qpn"])) is not None:
                 self._connected[at] = key
         self._datagrams = {
-            (row["proc"], row["av"], row["addr"]): row["name"]
+            (row["proc"], row["av"], row["addr"]): (row["place"], row["qpn"])
             for row in run.tables["addresses"].to_pylist()
-            if (row["proc"], row["av"]) in self._local
+            if row["place"]
         }
 
     def sent(self, seen: Seen) -> dict[Key, Sent]:
@@ -275,30 +299,43 @@ class Flows:
 
     def _of_channel(self, row: Mapping[str, Any]) -> Key | None:
         at = row["proc"], row["object"]
-        name = self._datagrams.get((*at, row["peer"]))
-        return self._connected.get(at) if name is None else self._key(at, name)
+        seat = self._datagrams.get((*at, row["peer"]))
+        return self._connected.get(at) if seat is None else self._key(at, *seat)
 
     def _add_requests(self, found: dict[Key, Sent], requests: pa.Table) -> None:
+        """Give each flow its requests, unless one of its connections is of another mode."""
         modes = self._run.tables["processes"].select(["proc", "mode"]).to_pylist()
         full = {row["proc"] for row in modes if row["mode"] == "full"}
-        for (proc, _), key in self._connected.items():
-            if proc in full:
-                found[key].requests = []
-        order = [(name, "ascending") for name in ("proc", "object", "position")]
-        for row in requests.sort_by(order).to_pylist():
-            connection = self._connected.get((row["proc"], row["object"]))
-            asked = found[connection].requests if connection is not None else None
-            if asked is not None and row["opcode"] in KIND_OF:
-                fields = (row[name] for name in ("size_bytes", "raddr", "rkey", "imm"))
-                asked.append(Request(KIND_OF[row["opcode"]], *fields))
+        parts: dict[Key, list[np.ndarray]] = {key: [] for key in self._connected.values()}
+        for (proc, thing), rows in _by_queue_pair(requests):
+            if (proc, thing) in self._connected:
+                parts[self._connected[proc, thing]].append(rows)
+        others = {key for (proc, _), key in self._connected.items() if proc not in full}
+        for key, arrays in parts.items():
+            if key not in others:
+                found[key].requests = np.concatenate([np.empty(0, REQUEST), *arrays])
 
-    def _key(self, at: tuple[int, int], peer: str) -> Key | None:
-        """The flow from a queue pair to a named one; None where a name has no GID."""
-        ends = [name.split(":") for name in (self._local[at], peer)]
-        if any(len(end) != 3 or len(end[1]) != 32 for end in ends):
-            return None
-        (_, source, _), (_, destination, qpn) = ends
-        return Key(self._places.of_gid(source), self._places.of_gid(destination), int(qpn, 16))
+    def _key(self, at: tuple[int, int], place: str, qpn: int) -> Key | None:
+        """The flow from a queue pair to another one; None where a place is none of RoCE."""
+        source = self._places.name(self._from.get(at, ""))
+        destination = self._places.name(place)
+        return None if source is None or destination is None else Key(source, destination, qpn)
+
+
+def _by_queue_pair(requests: pa.Table) -> Iterator[tuple[tuple[int, int], np.ndarray]]:
+    """Yield process and object of each queue pair, and what it asked the wire for, in order."""
+    columns = {name: requests.column(name).to_numpy() for name in _REQUEST}
+    order = np.lexsort([columns[name] for name in ("position", "object", "proc")])
+    order = order[_CODE[columns["opcode"][order]] != _NO_CODE]
+    made = np.empty(order.size, REQUEST)
+    made["kind"] = _CODE[columns["opcode"][order]]
+    sources = {"length": "size_bytes", "address": "raddr", "rkey": "rkey", "immediate": "imm"}
+    for name, source in sources.items():
+        made[name] = columns[source][order]
+    proc, thing = columns["proc"][order], columns["object"][order]
+    begins = np.flatnonzero(np.diff(proc, prepend=-1) | np.diff(thing.astype(np.int64), prepend=-1))
+    for begin, end in pairwise([*begins, order.size]):
+        yield (int(proc[begin]), int(thing[begin])), made[begin:end]
 
 
 def _verbs(run: Run, table: str) -> list[dict[str, Any]]:

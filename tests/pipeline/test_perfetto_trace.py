@@ -8,14 +8,13 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sigmatrace.export.perfetto import OUTPUT, PerfettoExporter
-from sigmatrace.schema import EVENT_TABLES, INDEX_TABLES, STAGE_TABLES, Fate
+from sigmatrace.export.perfetto import OUTPUT
+from sigmatrace.schema import Fate
 from sigmatrace.trace_format import MarkKind, Op, OpFlag
 from tests.perfetto_inputs import (
     BASE,
     BIN,
     OUTER,
-    event_columns,
     export,
     partition,
     receive,
@@ -395,15 +394,3 @@ def test_a_large_run_costs_at_most_fifty_bytes_a_call_with_size_and_flow(tmp_pat
     ]
     export(tmp_path, [partition(0, ops)])
     assert (tmp_path / OUTPUT).stat().st_size / len(ops) < 50
-
-
-def test_declared_columns_exist_with_these_types():
-    known = {**INDEX_TABLES, **STAGE_TABLES, **{name: event_columns(name) for name in EVENT_TABLES}}
-    for name, columns in PerfettoExporter.requires.items():
-        assert columns.items() <= known[name].items()
-
-
-def test_read_only_columns_are_taken_as_they_are(tmp_path):
-    part = partition(0, [send(1, 2)])
-    assert not part.column("ops", "t_ns").flags.writeable
-    assert PerfettoExporter().write(part, run(), tmp_path).counts["slices"] == 1

@@ -6,21 +6,20 @@ import random
 
 import pytest
 
-from sigmatrace import api
-from sigmatrace.export.perfetto import OUTPUT
-from sigmatrace.testing.write import RankFile, records
-from sigmatrace.trace_format import NO_POSITION, Dir, Kind, Layer, Op, Queue, Schema
+from sigmatrace.trace_format import NO_POSITION, Dir, Layer, Op, Queue
+from tests.factories import queue_pair
 from tests.perfetto_inputs import BASE, BIN, OUTER, partition, receive, run, send
+from tests.perfetto_queries import SLICES, depths
 
 MASK = 2**64 - 1
 GID_A, GID_B = "0a" * 16, "0b" * 16
 ENDPOINTS = [
-    {"proc": 0, "object": 7, "local": f"ib:{GID_A}:11", "peer": f"ib:{GID_B}:22"},
-    {"proc": 0, "object": 9, "local": f"ib:{GID_A}:12", "peer": "ib:77:33"},
-    {"proc": 0, "object": 12, "local": f"ib:{GID_A}:11", "peer": f"ib:{GID_B}:22", "life": 1},
-    {"proc": 1, "object": 7, "local": f"ib:{GID_B}:22", "peer": f"ib:{GID_A}:11"},
-    {"proc": 1, "object": 8, "local": "ib:lid5/fe80:40"},
-    {"proc": 1, "object": 3, "local": "", "peer": ""},
+    queue_pair(0, 7, f"{GID_A}:11", f"{GID_B}:22"),
+    queue_pair(0, 9, f"{GID_A}:12", "77:33"),
+    queue_pair(0, 12, f"{GID_A}:11", f"{GID_B}:22", life=1),
+    queue_pair(1, 7, f"{GID_B}:22", f"{GID_A}:11"),
+    queue_pair(1, 8, "lid5/fe80:40"),
+    queue_pair(1, 3),
 ]
 CHANNELS = [
     {"proc": 0, "object": 7, "dir": Dir.OUT},
@@ -38,27 +37,13 @@ ROUTES = [
 ]
 PORTS = [
     {"proc": 0, "object": 2, "device": "mlx5_0", "port": 1},
-    {"proc": 1, "object": 2, "device": "mlx5_1", "port": 2, "lid": 5},
+    {"proc": 1, "object": 2, "device": "mlx5_1", "port": 2, "place": "lid5/fe80"},
 ]
-GIDS = [{"proc": 0, "port": 2, "gid": GID_A}]
-TRACKS = """
-with recursive up(id, path) as (
-  select id, name from track where parent_id is null
-  union all select t.id, ifnull(u.path || '/', '') || t.name
-  from track t join up u on t.parent_id = u.id)
-"""
-SLICES = f"""
-{TRACKS}
-select s.ts, s.dur, s.depth, s.name, path, p.name as process, s.arg_set_id, s.track_id
-from slice s join up on up.id = s.track_id
-left join process_track k on k.id = s.track_id left join process p using (upid)
-order by s.ts, s.dur desc, s.id
-"""
+GIDS = [{"proc": 0, "port": 2, "gid": GID_A, "place": GID_A}]
 
 
 def verbs_run(**more):
-    endpoints = [{"layer": Layer.VERBS, "type": "ib_qp", **row} for row in ENDPOINTS]
-    endpoints.append({"proc": 0, "object": 20, "layer": Layer.UCT, "type": "uct_ep"})
+    endpoints = [*ENDPOINTS, {"proc": 0, "object": 20, "layer": Layer.UCT, "type": "uct_ep"}]
     channels = [{"channel": n, "layer": Layer.VERBS, **row} for n, row in enumerate(CHANNELS)]
     routes = [{"channel": n, **row} for n, row in enumerate(ROUTES)]
     objects = {"channels": channels, "routes": routes, "ports": PORTS, "gids": GIDS}
@@ -255,21 +240,6 @@ def plain_depth(posts, ends):
     return found
 
 
-def depths(tp):
-    """Values of the counters ``outstanding`` by (process, queue pair)."""
-    rows = tp.query(
-        "select c.ts, c.value, q.name as qp, p.name as process, k.unit from counter c"
-        " join track t on c.track_id = t.id join track q on q.id = t.parent_id"
-        " join process_counter_track k on k.id = t.id"
-        " join process p using (upid) where t.name = 'outstanding' order by c.ts"
-    )
-    assert {row["unit"] for row in rows} <= {"requests"}
-    found = {}
-    for row in rows:
-        found.setdefault((row["process"], row["qp"]), []).append((row["ts"], row["value"]))
-    return found
-
-
 @pytest.mark.parametrize("first", [0, 2**32 - 100])
 def test_outstanding_requests_are_counted_across_partitions_and_unsignaled_ones(load, first):
     """Posts and completions of one time lie in different partitions, every third is signaled."""
@@ -369,71 +339,6 @@ def test_a_ucp_call_a_uct_call_and_a_post_nest_on_the_thread(load):
     ]
     arrow = "select a.ts as sent, b.ts as got from flow join slice a on slice_out = a.id"
     assert tp.query(f"{arrow} join slice b on slice_in = b.id") == [{"sent": 12, "got": 40}]
-
-
-def rank_file(folder, rank, qpn, peer_qpn, posts, arrivals):
-    """Write a rank of two on one host, with one queue pair; times in TSC ticks (2 per ns)."""
-    gid = bytes([10] * 16)
-    with RankFile(folder, pid=100 + rank, rank=rank, mode="full", layers=["verbs"]) as file:
-        device = file.object("ib_device", name="mlx5_0", node_guid=5)
-        port = file.object("ib_port", device=device, port=1)
-        file.object("ib_gid", port=port, index=0, gid=gid)
-        known = {"qpn": qpn, "dest_qpn": peer_qpn, "sgid": gid, "dgid": gid, "qp_type": "rc"}
-        qp = file.object("ib_qp", device=device, port=1, **known)
-        for tsc in (0, 2 * 10**9):
-            file.clock(10**12 + tsc, 10**18 + tsc // 2)
-        way = {"object": qp, "peer": qp, "kind": Kind.MSG, "layer": Layer.VERBS}
-        out = records(Schema.CHANNEL, 1, id=0, dir=Dir.OUT, **way)
-        into = records(Schema.CHANNEL, 1, id=1, dir=Dir.IN, **way)
-        for channel in (out, into):
-            channel["t_tsc"] = 10**12
-            file.chunk(Schema.CHANNEL, 100 + rank, channel)
-        at = [10**12 + 2 * t for t in posts]
-        row = {"t_tsc": at, "size_bytes": 64}
-        n, k = len(posts), range(len(posts))
-        sent = records(Schema.OP, n, op=Op.SEND, ordinal=k, aux=k, **row)
-        file.chunk(Schema.OP, 100 + rank, sent)
-        queue = {"object": qp, "queue": Queue.SEND, "position": k}
-        file.chunk(Schema.REQUEST, 100 + rank, records(Schema.REQUEST, n, opcode=2, **queue, **row))
-        ends = records(Schema.CQE, n, t_tsc=[t + 80 for t in at], posted_tsc=at, first=k, **queue)
-        file.chunk(Schema.CQE, 100 + rank, ends)
-        row = {"t_tsc": [10**12 + 2 * t for t in arrivals], "size_bytes": 64}
-        n, k = len(arrivals), range(len(arrivals))
-        got = records(Schema.OP, n, op=Op.RECV, ordinal=k, aux=k, channel=1, **row)
-        file.chunk(Schema.OP, 100 + rank, got)
-        queue = {"object": qp, "queue": Queue.RECV, "position": k}
-        came = records(Schema.CQE, n, opcode=128, first=k, **queue, **row)
-        file.chunk(Schema.CQE, 100 + rank, came)
-        posted = records(Schema.REQUEST, n, opcode=255, t_tsc=10**12, **queue)
-        file.chunk(Schema.REQUEST, 100 + rank, posted)
-        file.end()
-
-
-def test_rank_files_of_verbs_make_a_balanced_ledger_and_a_whole_trace(tmp_path, trace_processor):
-    (tmp_path / "run").mkdir()
-    posts = [1000 + 100 * k for k in range(50)]
-    rank_file(tmp_path / "run", 0, 0x11, 0x12, posts, [])
-    rank_file(tmp_path / "run", 1, 0x12, 0x11, [], [t + 30 for t in posts])
-    result = api.run(tmp_path / "run", export=["perfetto"], out=tmp_path / "out")
-    assert result.ledger["balanced"], [e for e in result.ledger["balance"] if not e["ok"]]
-    assert "100 operations, 100 verbs requests, 100 verbs completions of" in result.text()
-    line = "completed  50 of 50 send requests, 0 outstanding; 50 of 50 posted receives; 0 errors"
-    assert line in result.text()
-    counts = result.ledger["exports"]["perfetto"]
-    assert (counts["cqe_records"], counts["request_records"]) == (100, 50)
-    assert (counts["cqe_left_out"], counts["request_left_out"]) == (0, 50)
-    assert counts["flows"] == 50
-    tp = trace_processor(result.out / OUTPUT)
-    assert tp.problems() == []
-    rows = [row for row in tp.query(SLICES) if row["path"] == "QPs/QP 0x11 → rank 1"]
-    assert [(row["dur"], row["name"]) for row in rows] == [(40, "send")] * 50
-    ((owner, values),) = depths(tp).items()
-    assert owner[1] == "QP 0x11 → rank 1"
-    assert [depth for _, depth in values] == [1, 0] * 50
-    posts = "select count(*), max(s.dur) as dur from slice s join thread_track t on t.id = track_id"
-    assert tp.query(f"{posts} where t.name is null") == [{"count(*)": 100, "dur": 0}]
-    nics = "select name from track where parent_id = (select id from track where name = 'NICs')"
-    assert [row["name"] for row in tp.query(nics)] == ["mlx5_0 port 1 (host)"]
 
 
 def test_a_program_without_a_rank_is_named_by_its_command(load):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sigmatrace import api
-from sigmatrace.errors import DataLossError
+from sigmatrace.errors import DataLossError, PcapError
 from sigmatrace.validate.pcap import read_capture
 
 ARCHIVE = Path(__file__).parents[1] / "data" / "two-hosts" / "two-hosts.tar.xz"
@@ -125,6 +125,12 @@ def test_a_message_that_is_not_on_the_wire_is_told_and_an_error_with_strict(two_
     with pytest.raises(DataLossError, match=r"1 flow differs from the packet capture: 10\.77\.0"):
         api.run(two_hosts.run, out=tmp_path / "strict", strict=True, **options)
     assert not (tmp_path / "strict").exists()
+
+
+def test_what_is_no_capture_is_refused_before_the_run_is_looked_at(tmp_path):
+    (tmp_path / "text").write_text("no capture")
+    with pytest.raises(PcapError, match="is not a pcap file"):
+        api.run(tmp_path / "missing", overrides=[f"validate.pcap={tmp_path / 'text'}"])
 
 
 def without_last_send(pcap: bytes) -> bytes:

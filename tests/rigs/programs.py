@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from sigmatrace.validate.pcap import Flow, PacketCapture, read_capture
+from sigmatrace.validate.flows import Flow, PacketCapture
+from sigmatrace.validate.pcap import read_capture
 from tests.rigs.errors import RigError
 from tests.rigs.node import Result
 from tests.rigs.rig import Rig

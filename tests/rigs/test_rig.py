@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sigmatrace.validate.pcap import Total
+from sigmatrace.validate.flows import Total
 from tests.rigs.errors import RigError, RigTimeoutError
 from tests.rigs.programs import COUNT, PORT, perftest, pingpong, printed_ends, run_pair
 from tests.rigs.rig import RSH, Rig

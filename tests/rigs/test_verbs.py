@@ -57,7 +57,7 @@ def check_requests(traced: Traced) -> None:
     assert traced.rows(differ) == [(0,)]
     joined = """select count(*) from cqes c join requests r using (proc, object, queue, position)"""
     assert traced.rows(joined) == [(completion["joined"],)]
-    owners = completion["owners"]
+    owners = traced.stage["one_sided"]["owners"]
     assert owners["no_region"] == owners["ambiguous"] == owners["target_unknown"] == 0
 
 

@@ -13,7 +13,7 @@ from plain_reader import read_all
 
 from sigmatrace.trace_format import Op
 from sigmatrace.validate.compare import request_of
-from sigmatrace.validate.pcap import Flow
+from sigmatrace.validate.flows import Flow
 from tests.rigs.pairs import (
     LIFE_PSNS,
     Connection,
@@ -349,8 +349,9 @@ def test_errors(rig: Rig, tmp_path: Path, mode: str) -> None:
     if mode == "full":
         completion = traced.stage["completion"]
         assert completion["send_outstanding"] == 3
-        assert completion["owners"]["no_region"] == 2  # bad keys; a void one is still its window's
-        assert completion["owners"]["ambiguous"] == completion["owners"]["target_unknown"] == 0
+        owners = traced.stage["one_sided"]["owners"]
+        assert owners["no_region"] == 2  # bad keys; a window's is known, also when it is void
+        assert owners["ambiguous"] == owners["target_unknown"] == 0
 
 
 def check_not_offered(traced: Traced, printed: Said) -> None:

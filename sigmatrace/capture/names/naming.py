@@ -7,13 +7,43 @@ worked out. A name that only means something on its host ends in ``@HOST``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from sigmatrace.capture.names.fields import Fields, Objects
 from sigmatrace.trace_format import Layer
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a process told of itself.
+
+    Attributes:
+        objects: Merged fields by object id.
+        host: Its host.
+    """
+
+    objects: Objects
+    host: str
+    _known: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def once(self, work_out: Callable[[Objects], _T]) -> _T:
+        """Return what a function makes of all objects; it is called once for all names."""
+        if work_out not in self._known:
+            self._known[work_out] = work_out(self.objects)
+        found: _T = self._known[work_out]
+        return found
+
+
+class Seat(NamedTuple):
+    """Where a queue pair is: the place of its port ("" = unknown), and its number there."""
+
+    place: str = ""
+    qpn: int = 0
 
 
 class Names(NamedTuple):
@@ -23,18 +53,32 @@ class Names(NamedTuple):
         local: Its own name, "" for none.
         peer: The other end's, of connected ones.
         av: Id of what resolves its channels' ``peer`` (``addresses``), 0 where that is an object.
+        seat: Of a queue pair, what its own name says.
+        peer_seat: Of a queue pair, what the other end's name says.
     """
 
     local: str
     peer: str = ""
     av: int = 0
+    seat: Seat = Seat()
+    peer_seat: Seat = Seat()
 
 
-Ends = Callable[[int, Fields, Objects, str], Names]
-"""From an object's id and fields, all objects and the host to its names."""
+Ends = Callable[[int, Fields, Told], Names]
+"""From an object's id and fields to its names."""
 
 
-Addresses = Callable[[Objects, np.ndarray, str], list[tuple[int, int, str]]]
+class Address(NamedTuple):
+    """A row of the table ``addresses``."""
+
+    av: int
+    addr: int
+    name: str
+    place: str = ""
+    qpn: int = 0
+
+
+Addresses = Callable[[Told, np.ndarray], list[Address]]
 
 
 @dataclass(frozen=True)
@@ -59,8 +103,7 @@ class Naming:
     Attributes:
         endpoints: Types that channels refer to, or name their peer by.
         others: Types that are known and have no row of their own in ``endpoints``.
-        addresses: From objects, channel records and host to rows (address vector, address,
-            name).
+        addresses: From objects and channel records to rows.
     """
 
     endpoints: Mapping[str, Endpoint]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from sigmatrace.capture.names.fields import Fields, Objects, binary, integer, of_type, text
-from sigmatrace.capture.names.naming import Endpoint, Names, Naming
+from sigmatrace.capture.names.fields import Fields, binary, integer, of_type, text
+from sigmatrace.capture.names.naming import Address, Endpoint, Names, Naming, Told
 from sigmatrace.capture.names.sockets import socket_name
 from sigmatrace.trace_format import Layer
 
@@ -29,29 +29,29 @@ def ofi_name(provider: str, ep_type: str, address: bytes, host: str) -> str:
     return name if is_global else f"{name}@{host}"
 
 
-def _ofi_endpoint(key: int, fields: Fields, objects: Objects, host: str) -> Names:
+def _ofi_endpoint(key: int, fields: Fields, told: Told) -> Names:
     provider, ep_type = text(fields, "prov"), text(fields, "ep_type")
     local, peer = binary(fields, "local"), binary(fields, "peer")
-    own, other = (ofi_name(provider, ep_type, address, host) for address in (local, peer))
+    own, other = (ofi_name(provider, ep_type, address, told.host) for address in (local, peer))
     return Names(own, other, integer(fields, "av"))
 
 
-def _address_rows(objects: Objects, channels: np.ndarray, host: str) -> list[tuple[int, int, str]]:
+def _address_rows(told: Told, channels: np.ndarray) -> list[Address]:
     """Name the entries of address vectors; an entry that was used for two addresses has none."""
     bound: dict[int, Fields] = {}
-    for fields in of_type(objects, "ofi_endpoint").values():
+    for fields in of_type(told.objects, "ofi_endpoint").values():
         bound.setdefault(integer(fields, "av"), fields)
-    vectors = of_type(objects, "ofi_av")
+    vectors = of_type(told.objects, "ofi_av")
     names: dict[tuple[int, int], str] = {}
-    for fields in of_type(objects, "ofi_address").values():
+    for fields in of_type(told.objects, "ofi_address").values():
         av = integer(fields, "av")
         endpoint = bound.get(av, {})
         provider = text(endpoint, "prov") or text(vectors.get(av, {}), "prov")
         ep_type = "dgram" if text(endpoint, "ep_type") == "dgram" else "rdm"
-        name = ofi_name(provider, ep_type, binary(fields, "address"), host)
+        name = ofi_name(provider, ep_type, binary(fields, "address"), told.host)
         key = av, integer(fields, "addr", 64)
         names[key] = name if names.get(key, name) == name else ""
-    return [(av, addr, name) for (av, addr), name in names.items()]
+    return [Address(av, addr, name) for (av, addr), name in names.items()]
 
 
 OFI = Naming(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sigmatrace.capture.names.fields import Fields, Objects, binary, integer, text
-from sigmatrace.capture.names.naming import Endpoint, Names, Naming
+from sigmatrace.capture.names.fields import Fields, binary, integer, text
+from sigmatrace.capture.names.naming import Endpoint, Names, Naming, Told
 from sigmatrace.capture.names.sockets import socket_name
 from sigmatrace.trace_format import Layer
 
@@ -18,33 +18,37 @@ def uct_name(transport: str, device: bytes, interface: bytes, host: str) -> str:
     return f"{name}@{host}" if transport in _HOST_LOCAL_TRANSPORTS else name
 
 
-def _ucp_worker(key: int, fields: Fields, objects: Objects, host: str) -> Names:
+def _ucp_worker(key: int, fields: Fields, told: Told) -> Names:
     return Names(f"ucp:{integer(fields, 'uid', 64):016x}" if "uid" in fields else "")
 
 
-def _ucp_ep(key: int, fields: Fields, objects: Objects, host: str) -> Names:
+def _ucp_ep(key: int, fields: Fields, told: Told) -> Names:
     if "remote_uid" in fields:
         return Names("", f"ucp:{integer(fields, 'remote_uid', 64):016x}")
-    local = socket_name(binary(fields, "local_sockaddr"), host)
-    remote = socket_name(binary(fields, "remote_sockaddr"), host)
+    local = socket_name(binary(fields, "local_sockaddr"), told.host)
+    remote = socket_name(binary(fields, "remote_sockaddr"), told.host)
     if local is None or remote is None:
         return Names("")
     return Names(f"ucp:{local}-{remote}", f"ucp:{remote}-{local}")
 
 
-def _uct_iface(key: int, fields: Fields, objects: Objects, host: str) -> Names:
+def _uct_iface(key: int, fields: Fields, told: Told) -> Names:
     device, interface = binary(fields, "device_address"), binary(fields, "iface_address")
-    return Names(uct_name(text(fields, "tl"), device, interface, host))
+    return Names(uct_name(text(fields, "tl"), device, interface, told.host))
 
 
-def _uct_ep(key: int, fields: Fields, objects: Objects, host: str) -> Names:
+def _uct_ep(key: int, fields: Fields, told: Told) -> Names:
     """Name an endpoint by the remote interface, or (connected ends) by both ends' addresses."""
-    iface = objects.get(integer(fields, "iface"), {})
+    iface = told.objects.get(integer(fields, "iface"), {})
     transport, device = text(iface, "tl"), binary(fields, "device_address")
     local_ep = binary(fields, "local_ep_address")
-    local = uct_name(transport, binary(iface, "device_address"), local_ep, host) if local_ep else ""
+    local = (
+        uct_name(transport, binary(iface, "device_address"), local_ep, told.host)
+        if local_ep
+        else ""
+    )
     remote = binary(fields, "iface_address") or binary(fields, "ep_address")
-    peer = uct_name(transport, device, remote, host) if remote or device else ""
+    peer = uct_name(transport, device, remote, told.host) if remote or device else ""
     return Names(local, peer)
 
 

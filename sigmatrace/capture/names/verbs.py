@@ -1,18 +1,17 @@
 """Names of queue pairs: the port they are reached through, and their number.
 
-A name is ``ib:PORT:QPN``. PORT is a GID in hex, or ``lidLID/PREFIX`` where a path has no GID. A
-port has several GIDs: over the whole run they are mapped to one (``aliases``). Source:
-docs/verbs.md section 3; InfiniBand Architecture Specification vol. 1, 4.1 (GIDs) and 9.2 (QPNs).
+A name is ``ib:PLACE:QPN``. The place of a port is a GID in hex, or ``lidLID/PREFIX`` where a path
+has no GID. A port has several GIDs: over the whole run one stands for all (``places.py``), and the
+names are written anew. Source: docs/verbs.md section 3; InfiniBand Architecture Specification
+vol. 1, 4.1 (GIDs) and 9.2 (QPNs).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-
 import numpy as np
 
 from sigmatrace.capture.names.fields import Fields, Objects, binary, integer, of_type, text
-from sigmatrace.capture.names.naming import Endpoint, Names, Naming
+from sigmatrace.capture.names.naming import Address, Endpoint, Names, Naming, Seat, Told
 from sigmatrace.trace_format import Dir, Layer
 
 _PREFIX_BYTES = 8
@@ -20,76 +19,63 @@ _QPN_SHIFT = 32
 _LOW = (1 << _QPN_SHIFT) - 1
 
 
-def _place(gid: bytes, lid: int, prefix: str) -> str:
-    """Return what names a port: its GID, else its LID with the subnet's prefix, else ""."""
-    if len(gid) == 16 and any(gid):
-        return gid.hex()
+def verbs_name(place: str, qpn: int) -> str:
+    """Return the canonical name of a queue pair, "" where its place is unknown."""
+    return f"ib:{place}:{qpn:x}" if place else ""
+
+
+def lid_place(lid: int, prefix: str) -> str:
+    """Return the place of a port by its LID and the prefix of its subnet, "" without LID."""
     return f"lid{lid}/{prefix}" if lid else ""
 
 
-def _prefix(objects: Objects, device: int, port: int) -> str:
-    """Return the subnet prefix of a port in hex: the upper half of its first GID."""
+def port_prefixes(objects: Objects) -> dict[tuple[int, int], str]:
+    """Return the subnet prefix in hex, the upper half of the first GID, by device and port."""
     ports = of_type(objects, "ib_port")
+    found: dict[tuple[int, int], str] = {}
     for fields in of_type(objects, "ib_gid").values():
-        of_port = ports.get(integer(fields, "port"), {})
-        here = integer(of_port, "device") == device and integer(of_port, "port") == port
-        if here and integer(fields, "index") == 0:
-            return binary(fields, "gid")[:_PREFIX_BYTES].hex()
-    return ""
+        port = ports.get(integer(fields, "port"), {})
+        if integer(fields, "index") == 0:
+            where = integer(port, "device"), integer(port, "port")
+            found.setdefault(where, binary(fields, "gid")[:_PREFIX_BYTES].hex())
+    return found
 
 
-def _ib_qp(key: int, fields: Fields, objects: Objects, host: str) -> Names:
+def _place(gid: bytes, lid: int, prefix: str) -> str:
+    """Return the place of a port: its GID, else its LID with the subnet's prefix, else ""."""
+    return gid.hex() if len(gid) == 16 and any(gid) else lid_place(lid, prefix)
+
+
+def _prefix(fields: Fields, told: Told) -> str:
+    """Return the subnet prefix of the port that an object goes through; for LIDs alone."""
+    where = integer(fields, "device"), integer(fields, "port")
+    return told.once(port_prefixes).get(where, "")
+
+
+def _ib_qp(key: int, fields: Fields, told: Told) -> Names:
     """Name a queue pair; a connected one has a peer, a UD one is its own address vector."""
     qpn, remote = integer(fields, "qpn"), integer(fields, "dest_qpn")
-    needs_lid = "slid" in fields or "dlid" in fields
-    device, port = integer(fields, "device"), integer(fields, "port")
-    prefix = _prefix(objects, device, port) if needs_lid else ""
+    prefix = _prefix(fields, told)
     own = _place(binary(fields, "sgid"), integer(fields, "slid"), prefix)
     other = _place(binary(fields, "dgid"), integer(fields, "dlid"), prefix)
-    local = f"ib:{own}:{qpn:x}" if own and qpn else ""
-    peer = f"ib:{other}:{remote:x}" if other and "dest_qpn" in fields else ""
-    return Names(local, peer, key if text(fields, "qp_type") == "ud" else 0)
+    here = Seat(own, qpn) if own and qpn else Seat()
+    there = Seat(other, remote) if other and "dest_qpn" in fields else Seat()
+    av = key if text(fields, "qp_type") == "ud" else 0
+    return Names(verbs_name(*here), verbs_name(*there), av, here, there)
 
 
-def _destinations(objects: Objects, channels: np.ndarray, host: str) -> list[tuple[int, int, str]]:
+def _destinations(told: Told, channels: np.ndarray) -> list[Address]:
     """Name where UD queue pairs send to: an address handle and a remote QPN."""
-    handles = of_type(objects, "ib_ah")
+    handles = of_type(told.objects, "ib_ah")
     mine = channels[(channels["layer"] == Layer.VERBS) & (channels["dir"] == Dir.OUT)]
-    found: dict[tuple[int, int], str] = {}
+    found: dict[tuple[int, int], Seat] = {}
     for thing, peer in zip(mine["object"].tolist(), mine["peer"].tolist(), strict=True):
         handle = handles.get(peer & _LOW)
-        if handle is None or text(objects.get(thing, {}), "qp_type") != "ud":
+        if handle is None or text(told.objects.get(thing, {}), "qp_type") != "ud":
             continue
-        prefix = _prefix(objects, integer(handle, "device"), integer(handle, "port"))
-        place = _place(binary(handle, "dgid"), integer(handle, "dlid"), prefix)
-        found[thing, peer] = f"ib:{place}:{peer >> _QPN_SHIFT:x}" if place else ""
-    return [(thing, peer, name) for (thing, peer), name in found.items()]
-
-
-def aliases(ports: Iterable[tuple[str, list[str]]]) -> dict[str, str]:
-    """Return for each GID the one that stands for its port.
-
-    Args:
-        ports: Of all processes: what tells a port from others on its host and over the run, and
-            its GIDs in hex in the order of their index. One port may come many times.
-
-    Returns:
-        GIDs that two different ports claim are left out: they name no place for certain.
-    """
-    claimed: dict[str, set[str]] = {}
-    first: dict[str, str] = {}
-    for port, gids in ports:
-        for gid in gids:
-            claimed.setdefault(gid, set()).add(port)
-            first.setdefault(port, gid)
-    return {gid: first[next(iter(who))] for gid, who in claimed.items() if len(who) == 1}
-
-
-def canonical(name: str, known: Mapping[str, str]) -> str:
-    """Return a name with its GID replaced by the one that stands for the port."""
-    kind, _, rest = name.partition(":")
-    place, _, qpn = rest.partition(":")
-    return f"{kind}:{known.get(place, place)}:{qpn}" if kind == "ib" else name
+        place = _place(binary(handle, "dgid"), integer(handle, "dlid"), _prefix(handle, told))
+        found[thing, peer] = Seat(place, peer >> _QPN_SHIFT) if place else Seat()
+    return [Address(*key, verbs_name(*seat), *seat) for key, seat in found.items()]
 
 
 VERBS = Naming(

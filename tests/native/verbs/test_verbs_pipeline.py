@@ -8,7 +8,7 @@ import pyarrow.dataset as ds
 from plain_reader import merged
 
 from sigmatrace import api
-from sigmatrace.schema import Owner
+from sigmatrace.schema import RegionFate
 
 STAGES = ["topology", "clock", "match", "completion", "one_sided"]
 
@@ -24,7 +24,7 @@ def test_the_owner_of_a_write_is_found_by_the_key_of_a_window(run, tmp_path: Pat
     rows = ds.dataset(tmp_path / "out" / "parquet" / "requests").to_table().to_pylist()
     writes = [row for row in rows if row["opcode"] == 0]
     regions = result.tables["regions"].to_pylist()
-    assert [(row["owner"], row["target_proc"]) for row in writes] == [(Owner.REGION, 0)] * 6
+    assert [(row["owner"], row["target_proc"]) for row in writes] == [(RegionFate.REGION, 0)] * 6
     assert [regions[row["region"]]["key"] for row in writes] == keys
 
 

@@ -105,7 +105,8 @@ def test_an_address_is_named_as_the_endpoint_that_owns_it(ep_type: str) -> None:
         3: {"type": "ofi_address", "av": 1, "addr": 2**64 - 2, "address": address},
     }
     [row] = object_tables(sender, NO_CHANNELS, "h")["addresses"].to_pylist()
-    assert row == {"av": 1, "addr": 2**64 - 2, "name": endpoints({1: owner})[1]["local"]}
+    name = endpoints({1: owner})[1]["local"]
+    assert row == {"av": 1, "addr": 2**64 - 2, "name": name, "place": "", "qpn": 0}
 
 
 def test_an_entry_used_for_two_addresses_has_no_name() -> None:

@@ -1,4 +1,4 @@
-"""Objects of rows, and outstanding requests, against plain Python."""
+"""Outstanding requests against plain Python."""
 
 from __future__ import annotations
 
@@ -6,20 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sigmatrace.export.kernels.objects import outstanding
-from sigmatrace.export.perfetto_objects import find
-
-objects = st.tuples(st.integers(0, 3), st.sampled_from([0, 1, 2, 7, 2**31, 2**32 - 1]))
-
-
-@given(st.sets(objects), st.lists(objects, max_size=50))
-def test_objects_are_found_as_a_dict_finds_them(known, rows):
-    keys = sorted(proc << 32 | thing for proc, thing in known)
-    proc = np.array([row[0] for row in rows], np.int32)
-    thing = np.array([row[1] for row in rows], np.uint32)
-    places = {key: at for at, key in enumerate(keys)}
-    found = find(np.array(keys, np.int64), proc, thing)
-    assert found.tolist() == [places.get(p << 32 | t, -1) for p, t in rows]
+from sigmatrace.export.kernels.objects import outstanding_kernel
 
 
 def depth_of(events, first):
@@ -28,7 +15,7 @@ def depth_of(events, first):
     code = [((first + at) % 2**32) << 1 | completes for _, completes, at in events]
     out_t, out_depth = np.empty_like(t_ns), np.empty_like(t_ns)
     order = np.arange(t_ns.size)
-    used = outstanding(order, t_ns, np.array(code, np.int64), out_t, out_depth)
+    used = outstanding_kernel(order, t_ns, np.array(code, np.int64), out_t, out_depth)
     return list(zip(out_t[:used].tolist(), out_depth[:used].tolist(), strict=True))
 
 

@@ -6,9 +6,8 @@ import numpy as np
 
 from sigmatrace.export.perfetto_tracks import Track, Tracks
 from sigmatrace.trace_format import Layer
+from tests.factories import queue_pair
 from tests.perfetto_inputs import run
-
-QP = {"layer": Layer.VERBS, "type": "ib_qp"}
 
 
 def paths(tracks):
@@ -25,8 +24,8 @@ def paths(tracks):
 
 def test_all_tracks_of_a_run_with_queue_pairs():
     endpoints = [
-        {"proc": 1, "object": 4, "local": "ib:aa:5", **QP},
-        {"proc": 0, "object": 9, "local": "ib:aa:6", **QP},
+        queue_pair(1, 4, "aa:5"),
+        queue_pair(0, 9, "aa:6"),
         {"proc": 0, "object": 9, "layer": Layer.UCP, "type": "ucp_ep"},
     ]
     found = paths(Tracks.of(run(endpoints=endpoints)))
@@ -65,6 +64,9 @@ def test_numbers_of_many_are_those_of_each():
     numbers = tracks.numbers(Track.REGIONS, places)
     assert numbers.dtype == np.uint32
     assert numbers.tolist() == [tracks.number(Track.REGIONS, place) for place in (2, 0, 1)]
+    kinds = np.array([Track.CALLS, Track.PROCESS, Track.REGIONS])
+    one_each = [tracks.number(*one) for one in zip(map(Track, kinds), (2, 0, 1), strict=True)]
+    assert tracks.numbers(kinds, places).tolist() == one_each
 
 
 def test_tracks_come_after_those_above_them_and_once():

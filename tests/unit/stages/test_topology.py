@@ -1,32 +1,14 @@
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from sigmatrace.schema import NO_GROUP, Fate
 from sigmatrace.stages.topology import Topology
-from sigmatrace.stages.topology_names import find, one_of
-from sigmatrace.trace_format import UNKNOWN_PEER, ChannelFlag, Dir, Kind, Layer, Op
+from sigmatrace.trace_format import ChannelFlag, Kind, Layer, Op
 from tests.factories import in_channel, make_partition, make_run, out_channel, ucp_endpoints
+from tests.unit.stages.routes import fates, routes
 
 RDM = "ofi:tcp/rdm:10.0.0.{}:5000"
-
-
-def routes(processes: int, **tables):
-    run = make_run(processes=[{}] * processes, **tables)
-    stage = Topology()
-    resolved = stage.resolve(stage.survey(run), run)
-    rows = stage.results(resolved)["routes"].to_pylist()
-    account = stage.account(resolved)
-    assert sum(account["channels_by_fate"].values()) == account["channels"] == len(rows)
-    assert [row["channel"] for row in rows] == list(range(len(rows)))
-    for row in rows:
-        assert (row["group"] != NO_GROUP) == (row["fate"] == Fate.MATCHABLE)
-    return rows
-
-
-def fates(rows):
-    return [Fate(row["fate"]) for row in rows]
 
 
 def ucp(processes, links, channels):
@@ -376,62 +358,3 @@ def test_apply_gathers_and_leaves_what_is_no_message():
         (0, 1, NO_GROUP, Fate.NOT_A_MESSAGE, Layer.UCP),
         (-1, 1, NO_GROUP, Fate.PEER_UNKNOWN, 0),
     ]
-
-
-def test_find_and_one_of():
-    table = (np.array([1, 2, 1]), np.array([5, 6, 5]))
-    assert find(table, (np.array([1, 2, 2]), np.array([5, 5, 6]))).tolist() == [0, -1, 1]
-    assert one_of(np.array([0, 0, 2, 2]), 4, np.array([3, 3, 1, 2])).tolist() == [3, -1, -2, -1]
-
-
-def random_program(rng, processes: int, streams: int):
-    """Channels of random sends and receives, with the true stream of each channel."""
-    endpoints = ucp_endpoints(
-        processes, [(p, 10 + q, q) for p in range(processes) for q in range(processes)]
-    )
-    channels, truth = [], []
-    seen: dict[tuple, int] = {}
-    for _ in range(streams):
-        src, dst = rng.integers(0, processes, 2)
-        tag, told = int(rng.integers(0, 3)), bool(rng.integers(0, 2))
-        for row in (
-            out_channel(src, 10 + dst, tag=tag),
-            in_channel(dst, 10 + src if told else UNKNOWN_PEER, tag=tag),
-        ):
-            if seen.setdefault(tuple(row.values()), len(channels)) == len(channels):
-                channels.append(row)
-                truth.append((src, dst, tag))
-    return endpoints, channels, truth
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_random_programs_are_never_matched_wrongly(seed):
-    """Whatever is in one group is one true stream, and no other channel has part in it."""
-    rng = np.random.default_rng(seed)
-    endpoints, channels, truth = random_program(rng, 4, int(rng.integers(1, 30)))
-    order = rng.permutation(len(channels))
-    channels, truth = [channels[k] for k in order], [truth[k] for k in order]
-    rows = routes(4, endpoints=endpoints, channels=channels)
-    for row, channel, stream in zip(rows, channels, truth, strict=True):
-        if row["fate"] != Fate.MATCHABLE:
-            continue
-        members = [k for k, other in enumerate(rows) if other["group"] == row["group"]]
-        assert {truth[k] for k in members} == {stream}
-        sharing = [
-            k
-            for k, other in enumerate(channels)
-            if other["dir"] == channel["dir"] == Dir.IN and takes(other, truth[k], stream)
-        ]
-        assert len(sharing) <= 1
-        outs = [k for k in members if channels[k]["dir"] == Dir.OUT]
-        assert len(outs) <= 1
-        if channel["peer"] == UNKNOWN_PEER:
-            senders = {t for t, c in zip(truth, channels, strict=True) if c["dir"] == Dir.OUT}
-            assert {t for t in senders if t[1:] == stream[1:]} == {stream}
-
-
-def takes(channel, own, stream) -> bool:
-    """Say whether an in-channel can hold messages of a stream."""
-    if own[1:] != stream[1:]:
-        return False
-    return channel["peer"] == UNKNOWN_PEER or own[0] == stream[0]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sigmatrace.trace_format import Op
-from sigmatrace.validate.compare import Key, Request, Sent, Verdict, compare
-from sigmatrace.validate.pcap import Flow, Message, Total
+from sigmatrace.validate.compare import Key, Request, Sent, Verdict, as_array, compare
+from sigmatrace.validate.flows import Flow, Message, Total
 
 KEY = Key("a", "b", 0x11)
 PLACES = {"10.0.0.1": "a", "fe80::1": "a", "10.0.0.2": "b", "10.0.0.3": "c"}
@@ -28,7 +28,7 @@ def write(length: int, address: int, rkey: int = 7) -> Message:
 
 
 def asked(*requests: Request, connections: int = 1) -> Sent:
-    made = Sent(requests=list(requests), connections=connections)
+    made = Sent(requests=as_array(requests), connections=connections)
     for one in requests:
         made.add(Op.SEND if one.kind == "SEND" else Op.PUT, 1, one.length)
     return made
@@ -85,7 +85,7 @@ def test_order_counts_on_one_connection_alone():
 def test_requests_that_are_missing_differ():
     one = Request("SEND", 5, 0, 0, 0)
     sent = asked(one, one)
-    del sent.requests[1]
+    sent.requests = sent.requests[:1]
     found = only({KEY: sent}, flow(send(5), send(5)))
     assert (found.verdict, found.requests, found.differs_at) == (Verdict.DIFFERS, 1, 1)
 
@@ -98,6 +98,11 @@ def test_datagrams_are_compared_by_amounts():
 def test_what_cannot_be_told_is_no_difference():
     sent = Sent({Op.SEND: Total(2, 20)})
     assert only({KEY: sent}, flow(send(10), incomplete=1)).verdict is Verdict.NOT_WHOLE
+    assert only({KEY: sent}, flow(send(10), unsupported=1)).verdict is Verdict.NOT_WHOLE
+    assert only({KEY: sent}, flow(send(10), unsure_mtu=True)).verdict is Verdict.NOT_WHOLE
+    assert only({KEY: sent}, flow(send(20), unsure_mtu=True)).verdict is Verdict.NOT_WHOLE
+    (cut,) = compare({KEY: sent}, [flow(send(10))], PLACES.__getitem__, is_cut=True)
+    assert cut.verdict is Verdict.NOT_WHOLE
     assert only({KEY: sent}).verdict is Verdict.NOT_CAPTURED
     assert only({KEY._replace(destination="a"): sent}).verdict is Verdict.LOOPBACK
     assert only({}, flow(send(10))).verdict is Verdict.NOT_TRACED

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from sigmatrace.errors import PcapError
 from sigmatrace.trace_format import Dir, Layer, Op, OpFlag, Queue
+from sigmatrace.validate.pcap import read_capture
 from sigmatrace.validate.wire import Places, Wire
-from tests.factories import make_partition, make_run
+from tests.factories import make_partition, make_run, queue_pair
 from tests.unit.validate import wire
 from tests.unit.validate.wire import A, B, packet, write_pcap
 
@@ -20,14 +21,11 @@ WRITE, SEND, BIND = 0, 2, 8
 
 def run(mode="full"):
     """Rank 0 with a connected queue pair (7) and one for datagrams (8); its peer is rank 1."""
-    ends = [(0, 7, f"ib:{V4[A]}:22", f"ib:{LINK[B]}:11"), (0, 8, f"ib:{LINK[A]}:23", "")]
-    ends += [
-        (1, 5, f"ib:{LINK[B]}:11", f"ib:{V4[A]}:22"),
-        (1, 6, "ib:lid5/fe80:9", "ib:lid6/fe80:9"),
-    ]
     endpoints = [
-        {"proc": p, "object": o, "layer": Layer.VERBS, "type": "ib_qp", "local": x, "peer": y}
-        for p, o, x, y in ends
+        queue_pair(0, 7, f"{LINK[A]}:22", f"{LINK[B]}:11"),
+        queue_pair(0, 8, f"{LINK[A]}:23"),
+        queue_pair(1, 5, f"{LINK[B]}:11", f"{LINK[A]}:22"),
+        queue_pair(1, 6, "lid5/fe80:9", "lid6/fe80:9"),
     ]
     channels = [
         {"proc": 0, "object": 7, "peer": 7, "dir": Dir.OUT, "layer": Layer.VERBS},
@@ -37,7 +35,7 @@ def run(mode="full"):
         {"proc": 1, "object": 6, "peer": 6, "dir": Dir.OUT, "layer": Layer.VERBS},
     ]
     gids = [
-        {"proc": proc, "port": 3, "index": index, "gid": gids[host]}
+        {"proc": proc, "port": 3, "index": index, "gid": gids[host], "place": LINK[host]}
         for proc, host in enumerate((A, B))
         for index, gids in enumerate((LINK, V4))
     ]
@@ -45,7 +43,7 @@ def run(mode="full"):
         processes=[{"mode": mode}, {"mode": mode}],
         endpoints=endpoints,
         channels=channels,
-        addresses=[{"proc": 0, "av": 8, "addr": 9, "name": f"ib:{LINK[B]}:33"}],
+        addresses=[{"proc": 0, "av": 8, "addr": 9, "place": LINK[B], "qpn": 0x33}],
         gids=gids,
     )
 
@@ -78,8 +76,13 @@ FRAMES = [
 ]
 
 
+def comparing(tmp_path: Path, frames) -> Wire:
+    path = write_pcap(tmp_path / "x.pcap", frames)
+    return Wire(partial(read_capture, path), str(path))
+
+
 def outcome(tmp_path: Path, frames=FRAMES, of=None, parts=PARTS):
-    stage = Wire(str(write_pcap(tmp_path / "x.pcap", frames)))
+    stage = comparing(tmp_path, frames)
     right, left = (stage.summarize(part) for part in reversed(parts))
     of = of or run()
     resolved = stage.resolve(stage.combine(left, right), of)
@@ -138,6 +141,20 @@ def test_without_requests_amounts_are_compared(tmp_path):
     assert (account["equal"], account["requests"]) == (2, 0)
 
 
+def test_a_flow_of_processes_of_several_modes_is_compared_by_amounts(tmp_path):
+    """Another process of the host, of mode simple, sends to the same queue pair."""
+    of = run()
+    processes = of.tables["processes"].to_pylist()
+    endpoints = [
+        *of.tables["endpoints"].to_pylist(),
+        queue_pair(2, 7, V4[A] + ":24", LINK[B] + ":11"),
+    ]
+    tables = {name: table.to_pylist() for name, table in of.tables.items()}
+    tables |= {"processes": [*processes, {"mode": "simple"}], "endpoints": endpoints}
+    _, account, _ = outcome(tmp_path, of=make_run(**tables))
+    assert (account["equal"], account["requests"]) == (2, 0)
+
+
 def test_frames_that_are_not_decoded_are_told(tmp_path):
     _, account, lines = outcome(tmp_path, [*FRAMES, FRAMES[0][:50]])
     assert account["frames"]["damaged"] == 1
@@ -145,7 +162,7 @@ def test_frames_that_are_not_decoded_are_told(tmp_path):
 
 
 def test_aggregates_count(tmp_path):
-    stage = Wire(str(write_pcap(tmp_path / "x.pcap", FRAMES[:1])))
+    stage = comparing(tmp_path, FRAMES[:1])
     rows = [{"channel": 0, "op": Op.SEND, "count": 1, "size_bytes": 10}]
     part = make_partition(0, aggregates=rows)
     resolved = stage.resolve(stage.summarize(part), run(mode="aggregate"))
@@ -154,18 +171,10 @@ def test_aggregates_count(tmp_path):
 
 def test_a_gid_that_two_ports_claim_is_a_place_of_its_own():
     gids = [
-        {"proc": proc, "port": 1, "index": index, "gid": gid}
+        {"proc": proc, "port": 1, "index": index, "gid": gid, "place": gid}
         for proc, host in enumerate((A, B))
         for index, gid in enumerate((LINK[A], V4[host]))
     ]
     places = Places(make_run(processes=[{}, {}], gids=gids))
     assert places.of_ip("fe80::1") == "fe80::1"
     assert [places.of_ip(host) for host in (A, B, "10.9.9.9")] == [A, B, "10.9.9.9"]
-
-
-def test_a_file_that_is_no_capture_is_refused_before_anything_is_read(tmp_path):
-    (tmp_path / "text").write_text("no capture")
-    with pytest.raises(PcapError, match="is not a pcap file"):
-        Wire(str(tmp_path / "text"))
-    with pytest.raises(PcapError, match="cannot be read: No such file"):
-        Wire(str(tmp_path / "missing"))

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from sigmatrace.capture.names.verbs import aliases, canonical
 from sigmatrace.capture.objects import object_tables
 from sigmatrace.trace_format import RECORDS, Dir, Kind, Layer, Schema
 
 A, B = bytes(range(16)), bytes(range(16, 32))
 PREFIX = bytes.fromhex("fe80000000000000")
+NONE = np.zeros(0, RECORDS[Schema.CHANNEL])
 QP = {"type": "ib_qp", "qp_type": "rc", "device": 1, "port": 1}
 
 
@@ -42,6 +42,8 @@ def test_paths_without_gids_are_named_by_lid_and_subnet() -> None:
     here = {**port, 9: {**QP, "qpn": 0x11, "slid": 3, "dlid": 5, "dest_qpn": 0x12}}
     there = {**port, 9: {**QP, "qpn": 0x12, "slid": 5, "dlid": 3, "dest_qpn": 0x11}}
     [one], [other] = named(here)["endpoints"], named(there)["endpoints"]
+    [row] = object_tables({**port, 2: {**port[2], "lid": 3}}, NONE, "h")["ports"].to_pylist()
+    assert row["place"] == one["place"] == f"lid3/{PREFIX.hex()}"
     assert one["local"] == f"ib:lid3/{PREFIX.hex()}:11" == other["peer"]
     assert one["peer"] == other["local"]
 
@@ -59,14 +61,15 @@ def test_datagrams_go_to_an_address_handle_and_a_number() -> None:
     peer = 0x22 << 32 | 7
     out = {"object": 9, "peer": peer, "kind": Kind.MSG, "dir": Dir.OUT, "layer": Layer.VERBS}
     found = named(objects, out, {**out, "peer": 0x22 << 32 | 8}, {**out, "layer": Layer.UCP})
-    assert found["addresses"] == [{"av": 9, "addr": peer, "name": f"ib:{B.hex()}:22"}]
+    assert found["addresses"] == [
+        {"av": 9, "addr": peer, "name": f"ib:{B.hex()}:22", "place": B.hex(), "qpn": 0x22}
+    ]
     assert [row["av"] for row in found["endpoints"]] == [9]
 
 
-def test_all_gids_of_a_port_are_one_place_unless_two_ports_claim_them() -> None:
-    ports = [("h1", ["a", "b"]), ("h2", ["c", "x"]), ("h1", ["a", "b"]), ("h3", ["x", "d"])]
-    known = aliases(ports)
-    assert known == {"a": "a", "b": "a", "c": "c", "d": "x"}
-    assert canonical("ib:b:11", known) == canonical("ib:a:11", known) == "ib:a:11"
-    assert canonical("ib:x:11", known) == "ib:x:11"
-    assert canonical("ucp:b:11", known) == "ucp:b:11"
+def test_places_and_numbers_stand_beside_the_names() -> None:
+    here = {9: {**QP, "qpn": 0x11, "sgid": A, "dlid": 5, "dest_qpn": 0}, 8: {**QP, "sgid": A}}
+    bare, full = named(here)["endpoints"]
+    assert (bare["place"], bare["qpn"], bare["peer_place"]) == ("", 0, "")
+    assert (full["place"], full["qpn"]) == (A.hex(), 0x11)
+    assert (full["peer"], full["peer_place"], full["peer_qpn"]) == ("ib:lid5/:0", "lid5/", 0)

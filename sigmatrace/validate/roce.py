@@ -1,7 +1,6 @@
-"""RoCEv2 packets of a pcap file. Standard library alone.
+"""RoCEv2 packets of Ethernet frames. Pure; standard library alone.
 
 Sources:
-    * pcap: the IETF draft "PCAP Capture File Format" (draft-ietf-opsawg-pcap).
     * RoCEv2: InfiniBand Architecture Specification, volume 1, annex A17: the InfiniBand packet from
       its base transport header on is the payload of UDP datagrams to port 4791.
     * Transport headers and opcodes: the same volume, chapter 9 ("Transport layer"): table
@@ -15,32 +14,20 @@ from __future__ import annotations
 import functools
 import ipaddress
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from pathlib import Path
-from typing import BinaryIO, NamedTuple
-
-from sigmatrace.errors import PcapError
+from typing import NamedTuple
 
 PORT = 4791
-_ETHERNET_LINK = 1
 _ETHERTYPE_IPV4, _ETHERTYPE_IPV6, _ETHERTYPE_ROCE_V1 = 0x0800, 0x86DD, 0x8915
 _VLAN_TAGS = (0x8100, 0x88A8)
 _UDP = 17
 _UDP_HEADER, _BTH, _ICRC = 8, 12, 4
-_MAX_FRAME = 1 << 18  # the largest snapshot length of tcpdump
-_MAGICS = {  # of the file: byte order, ns per unit of the fraction of a second
-    b"\xd4\xc3\xb2\xa1": ("<", 1000),
-    b"\xa1\xb2\xc3\xd4": (">", 1000),
-    b"\x4d\x3c\xb2\xa1": ("<", 1),
-    b"\xa1\xb2\x3c\x4d": (">", 1),
-}
 TRANSPORTS = {0: "RC", 1: "UC", 3: "UD", 5: "XRC"}
 _CONGESTION_NOTIFICATION = 0x81
 
 
-class Op(IntEnum):
+class BthOpcode(IntEnum):
     """The operation in an opcode (its low five bits; the high three are the transport)."""
 
     SEND_FIRST = 0
@@ -66,13 +53,19 @@ class Op(IntEnum):
     FETCH_ADD = 20
     SEND_LAST_INV = 22
     SEND_ONLY_INV = 23
+    FLUSH = 28
+    ATOMIC_WRITE = 29
 
 
-RESPONSES = frozenset(range(Op.READ_RESPONSE_FIRST, Op.ATOMIC_ACKNOWLEDGE + 1))
-_WITH_RETH = frozenset({Op.WRITE_FIRST, Op.WRITE_ONLY, Op.WRITE_ONLY_IMM, Op.READ_REQUEST})
-_WITH_ATOMIC = frozenset({Op.COMPARE_SWAP, Op.FETCH_ADD})
-_WITH_IMMEDIATE = frozenset(op for op in Op if op.name.endswith(("_IMM", "_INV")))
-_WITH_AETH = RESPONSES - {Op.READ_RESPONSE_MIDDLE}
+UNSUPPORTED = frozenset({BthOpcode.FLUSH, BthOpcode.ATOMIC_WRITE})
+"""Known, but the headers behind the BTH are not decoded: what they ask for is not compared."""
+RESPONSES = frozenset(range(BthOpcode.READ_RESPONSE_FIRST, BthOpcode.ATOMIC_ACKNOWLEDGE + 1))
+_WITH_RETH = frozenset(
+    {BthOpcode.WRITE_FIRST, BthOpcode.WRITE_ONLY, BthOpcode.WRITE_ONLY_IMM, BthOpcode.READ_REQUEST}
+)
+_WITH_ATOMIC = frozenset({BthOpcode.COMPARE_SWAP, BthOpcode.FETCH_ADD})
+_WITH_IMMEDIATE = frozenset(op for op in BthOpcode if op.name.endswith(("_IMM", "_INV")))
+_WITH_AETH = RESPONSES - {BthOpcode.READ_RESPONSE_MIDDLE}
 _RETH, _ATOMIC = struct.Struct(">QII"), struct.Struct(">QIQQ")
 
 
@@ -101,7 +94,7 @@ class Packet(NamedTuple):
     source: str
     destination: str
     transport: str
-    op: Op
+    op: BthOpcode
     qpn: int
     psn: int
     payload: int
@@ -124,9 +117,10 @@ class FrameCounts:
         congestion: RoCEv2 congestion notifications.
         roce_v1: RoCE of version 1, which is not decoded.
         fragments: Parts of IP fragments, which are not decoded.
+        unsupported: RoCEv2 packets of known operations that are not decoded (flush, atomic write).
         damaged: RoCEv2 packets that are cut within their headers or contradict themselves.
         other: Everything else.
-        cut: 1 when the file ends within a frame.
+        cut: 1 when the file ends within a frame, or goes on with what is none.
     """
 
     frames: int = 0
@@ -134,78 +128,21 @@ class FrameCounts:
     congestion: int = 0
     roce_v1: int = 0
     fragments: int = 0
+    unsupported: int = 0
     damaged: int = 0
     other: int = 0
     cut: int = 0
 
 
-def read_packets(path: Path, counts: FrameCounts) -> Iterator[Packet]:
-    """RoCEv2 packets of a capture file, in the order of the file; every frame is counted.
+def decode(time_ns: int, frame: bytes, counts: FrameCounts) -> Packet | None:
+    """The RoCEv2 packet in a frame; any other frame is counted.
 
     Args:
-        path: A pcap file (not pcapng) of an Ethernet, of either byte order, in µs or ns.
+        time_ns: When it was captured, ns since 1970.
+        frame: From the Ethernet header on; its end may be cut off behind the RoCEv2 headers.
         counts: Counted up.
-
-    Raises:
-        PcapError: It is none, or is damaged.
     """
-    with path.open("rb") as file:
-        for time_ns, frame in _frames(file, path, counts):
-            counts.frames += 1
-            packet = _decode(time_ns, frame, counts)
-            if packet is not None:
-                counts.roce += 1
-                yield packet
-
-
-def check_file(path: Path) -> None:
-    """Refuses what is not a pcap file of an Ethernet.
-
-    Raises:
-        PcapError: It is none, or cannot be read.
-    """
-    try:
-        with path.open("rb") as file:
-            _read_header(file, path)
-    except OSError as error:
-        raise PcapError(f"{path} cannot be read", error.strerror or str(error)) from error
-
-
-def _read_header(file: BinaryIO, path: Path) -> tuple[str, int]:
-    """Byte order of the file, and how many ns its unit of time is."""
-    header = file.read(24)
-    order, unit = _MAGICS.get(header[:4], ("", 0))
-    if not order or len(header) < 24:
-        hint = "tcpdump -w writes one; convert others: editcap -F pcap IN OUT"
-        raise PcapError(f"{path} is not a pcap file", hint)
-    (link,) = struct.unpack_from(order + "I", header, 20)
-    if link & 0xFFFF != _ETHERNET_LINK:
-        raise PcapError(f"{path} is a capture of link type {link & 0xFFFF}", "capture an Ethernet")
-    return order, unit
-
-
-def _frames(file: BinaryIO, path: Path, counts: FrameCounts) -> Iterator[tuple[int, bytes]]:
-    """Time (ns) and bytes of each frame."""
-    order, unit = _read_header(file, path)
-    record = struct.Struct(order + "IIII")
-    while head := file.read(record.size):
-        if len(head) < record.size:
-            counts.cut = 1
-            return
-        seconds, fraction, size, _ = record.unpack(head)
-        if size > _MAX_FRAME:
-            raise PcapError(
-                f"{path}: a frame of {size} bytes before {file.tell()}", "is it damaged?"
-            )
-        frame = file.read(size)
-        if len(frame) < size:
-            counts.cut = 1
-            return
-        yield seconds * 1_000_000_000 + fraction * unit, frame
-
-
-def _decode(time_ns: int, frame: bytes, counts: FrameCounts) -> Packet | None:
-    """The RoCEv2 packet in a frame; any other frame is counted."""
+    counts.frames += 1
     try:
         datagram = _udp_of(frame, counts)
         if datagram is None:
@@ -217,6 +154,10 @@ def _decode(time_ns: int, frame: bytes, counts: FrameCounts) -> Packet | None:
         return None
     if packet is None:
         counts.congestion += 1
+    elif packet.op in UNSUPPORTED:
+        counts.unsupported += 1
+    else:
+        counts.roce += 1
     return packet
 
 
@@ -271,7 +212,7 @@ def _transport(
     transport = TRANSPORTS.get(opcode >> 5)
     if transport is None:
         raise ValueError("unknown transport")
-    op = Op(opcode & 31)
+    op = BthOpcode(opcode & 31)
     qpn = int.from_bytes(frame[at + 5 : at + 8], "big")
     psn = int.from_bytes(frame[at + 9 : at + 12], "big")
     at += _BTH
@@ -295,7 +236,7 @@ def _transport(
 _Extended = tuple[int, int | None, int | None, int | None, int | None, int | None]
 
 
-def _extended(op: Op, frame: bytes, at: int) -> _Extended:
+def _extended(op: BthOpcode, frame: bytes, at: int) -> _Extended:
     """Offset behind the headers at `at`; address, rkey, length, immediate, syndrome in them."""
     address = rkey = length = immediate = syndrome = None
     if op in _WITH_RETH:
@@ -306,7 +247,7 @@ def _extended(op: Op, frame: bytes, at: int) -> _Extended:
         at += _ATOMIC.size
     elif op in _WITH_AETH:
         syndrome = frame[at]
-        at += 12 if op is Op.ATOMIC_ACKNOWLEDGE else 4
+        at += 12 if op is BthOpcode.ATOMIC_ACKNOWLEDGE else 4
     if op in _WITH_IMMEDIATE:
         (immediate,) = struct.unpack_from(">I", frame, at)
         at += 4
