@@ -37,3 +37,12 @@ def test_messages_to_each_shared_queue_are_matched(run, tmp_path: Path) -> None:
     assert sorted(found) == [(3, 3, 3, 36, 36), (4, 4, 4, 116, 116)]
     mixed = analysed(run("driver", "xrc", 1, mode="simple").out, tmp_path / "mixed")
     assert mixed.tables["messages"].num_rows == 0
+
+
+def test_a_pause_of_the_recording_accuses_nobody(run, tmp_path: Path) -> None:
+    """Of four requests one is posted in the pause; all four complete."""
+    result = analysed(run("driver", "paused").out, tmp_path / "out")
+    completion = result.ledger["stages"]["completion"]
+    assert (completion["requests"], completion["cqes"], completion["joined"]) == (3, 4, 4)
+    assert (completion["send_posted"], completion["send_outstanding"]) == (4, 0)
+    assert result.ledger["balanced"]

@@ -70,6 +70,7 @@ int drain(struct ibv_cq *from);
     X("unknown_ops", unknown_ops)                                                                  \
     X("ambiguous", ambiguous)                                                                      \
     X("failing_polls", failing_polls)                                                              \
+    X("paused", paused)                                                                            \
     X("polls", polls)                                                                              \
     X("reopen", reopen)
 void opened_at_once(void);
