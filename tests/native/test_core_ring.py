@@ -13,9 +13,7 @@ HERE = Path(__file__).parent
 @pytest.fixture
 def refusing(tmp_path: Path) -> Path:
     """A library that makes the first attempts to fault pages in fail."""
-    return compile_c(
-        HERE / "refusing_madvise.c", tmp_path / "librefusing.so", "-shared", "-fPIC"
-    )
+    return compile_c(HERE / "refusing_madvise.c", tmp_path / "librefusing.so", "-shared", "-fPIC")
 
 
 def test_a_file_whose_size_was_set_back_is_extended_again(drive, refusing: Path) -> None:

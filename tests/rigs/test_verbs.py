@@ -111,6 +111,10 @@ def test_perftest(rig: Rig, tmp_path: Path, mode: str, argv: list[str], op: Op, 
     all_matched(traced)
     amounts = [found[op] for (node, _), found in traced.operations.items() if node == 1]
     assert (COUNT, COUNT * size) in amounts
+    sockets = traced.rows("select remote from qp_sockets where remote <> ''")
+    assert bool(sockets) == ("-R" in argv)
+    addresses = {node.address for node in rig.nodes}
+    assert {name.rpartition(":")[0] for (name,) in sockets} <= addresses
 
 
 @BOTH

@@ -237,7 +237,9 @@ def check_datagrams(traced: Traced, printed: Said) -> None:
 
 def window_keys(rig: Rig, folder: Path) -> set[int]:
     """Keys of the windows that were bound."""
-    memory = [one for rank in read_all(rig.share / folder.name) for one in rank.objects_of("memory")]
+    memory = [
+        one for rank in read_all(rig.share / folder.name) for one in rank.objects_of("memory")
+    ]
     return {one["key"] for one in memory if one.get("kind") == "window"}
 
 
