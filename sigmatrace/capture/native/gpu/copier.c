@@ -14,6 +14,7 @@
 #define BUSY_US 20u /* after a doorbell, the CPU is not given to others, */
 #define AWAKE_US 100u /* and it does not sleep */
 #define NAP_US 40u
+#define LAST_US 1000000u /* between two looks for threads of the program */
 
 uint64_t st_copier_beat, st_copier_done;
 
@@ -205,9 +206,10 @@ static void rest(uint64_t last_tsc)
 
 void *st_copier_run(void *nothing)
 {
-    uint64_t done = 0, last_tsc = 0;
+    uint64_t done = 0, last_tsc = 0, looked_tsc = st_now();
     uint32_t hurried = 0;
     struct st_message message;
+    st_own_thread();
     prctl(PR_SET_NAME, "st-copy");
     prctl(PR_SET_TIMERSLACK, 1ul);
     for (;;) {
@@ -226,8 +228,13 @@ void *st_copier_run(void *nothing)
             ST_STORE(&st_copier_done, done);
             st_records_look();
         }
-        if (!any)
-            rest(last_tsc);
+        if (any)
+            continue;
+        if (!job_count && st_now() - looked_tsc > LAST_US * st_tsc_per_us) {
+            looked_tsc = st_now();
+            st_own_thread_ends();
+        }
+        rest(last_tsc);
     }
     return nothing;
 }

@@ -187,6 +187,7 @@ void *st_sweeper_run(void *nothing)
 {
     uint32_t attended = UINT32_MAX;
     struct st_message message;
+    st_own_thread();
     prctl(PR_SET_NAME, "st-doorbell");
     for (uint64_t round = 1;; round++) {
         uint32_t attention = ST_LOAD(&st_attention);
