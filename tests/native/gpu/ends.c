@@ -75,6 +75,23 @@ void late(void)
     finish(held);
 }
 
+/* The only doorbell never shows, and the queue pair goes at once. */
+void unseen(void)
+{
+    struct queue *a = make_queue(64, 0, true), *b = make_queue(64, 0, false);
+    struct st_gpu_qp_totals totals;
+    for (uint32_t n = 0; n < 5; n++)
+        post(a, 1, n);
+    write_record(a);
+    st_gpu_qp_remove((void *)a->shadow, a->qpn, &totals);
+    printf("totals %u %lu %lu %lu %lu\n", a->object, totals.doorbells, totals.slots,
+           totals.invalid_slots, totals.uncopied_slots);
+    await(&a->consumed, a->posted);
+    post(b, 1, 5);
+    ring_bell(b, 0);
+    finish(b);
+}
+
 /* Each life rings the same value as the one before. */
 void lives(uint32_t count)
 {

@@ -66,6 +66,7 @@ void finish(struct queue *q);
 void leave(void);
 void cut(void);
 void late(void);
+void unseen(void);
 void lives(uint32_t count);
 void exits(void);
 

@@ -144,6 +144,12 @@ def test_a_doorbell_that_was_overwritten_is_made_from_its_record(repeat) -> None
     assert [d["flags"] for d in run.doorbells()[first]] == [SYNTHESIZED]
 
 
+def test_the_record_is_read_before_a_queue_pair_ends(repeat) -> None:
+    run = repeat("unseen")
+    all_is_there(run)
+    assert [d["flags"] for d in run.doorbells()[min(run.by_pair())]] == [SYNTHESIZED]
+
+
 def test_both_halves_of_a_register(repeat) -> None:
     run = repeat("alternate", 150)
     all_is_there(run)

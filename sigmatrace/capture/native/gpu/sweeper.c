@@ -190,14 +190,14 @@ void *st_sweeper_run(void *nothing)
     st_own_thread();
     prctl(PR_SET_NAME, "st-doorbell");
     for (uint64_t round = 1;; round++) {
+        uint64_t before = last_ring;
         uint32_t attention = ST_LOAD(&st_attention);
+        while (st_queue_take(&st_to_sweeper, &message)) /* before a pair is let go */
+            answer(&message);
         if (__builtin_expect(attention != attended, 0))
             attended = attend() ? attention : attended;
-        uint64_t before = last_ring;
         for (uint32_t i = 0; i < active_count; i++)
             sweep(active[i]);
-        while (st_queue_take(&st_to_sweeper, &message))
-            answer(&message);
         st_forward_catch_up();
         ST_STORE(&st_sweeper_beat, round);
         if (before == last_ring)
