@@ -7,6 +7,7 @@
 
 #define SWEPT_MS 1000u /* for the last look at the register; that takes a microsecond */
 #define COPIED_MS 50u
+#define RECORD_MS 200u /* the copier may wait for a CPU */
 
 struct st_pair st_pairs[ST_PAIRS];
 uint32_t st_pairs_used;
@@ -123,7 +124,7 @@ static void look_at_record(const struct st_pair *pair)
     if (!pair->record || !at || ST_LOAD(&at->pairs) < 2 || !st_repeater_here())
         return;
     uint64_t wanted = ST_LOAD(&st_records_rounds) + 2; /* one may be on its way already */
-    uint64_t until = st_now() + COPIED_MS * 1000 * st_tsc_per_us;
+    uint64_t until = st_now() + RECORD_MS * 1000 * st_tsc_per_us;
     while (ST_LOAD(&st_records_rounds) < wanted) {
         if (st_now() > until) {
             st_lost("gpu: queue pair whose last doorbells may not have been seen", 1);
