@@ -18,7 +18,7 @@
 
 uint64_t st_tsc_per_us = 1000;
 uint32_t st_attention;
-struct st_queue st_to_copier, st_to_sweeper;
+struct st_messages st_to_copier, st_to_sweeper;
 
 static uint32_t state; /* FREE, MAKING, ACTIVE; ENDED: a thread could not be started */
 static pid_t home;

@@ -79,14 +79,14 @@ struct st_message {
     uint32_t index16; /* ST_RECORD: what the doorbell record says */
     uint64_t index, t_tsc;
 };
-struct st_queue {
+struct st_messages {
     uint64_t in ST_LINE, out_seen;
     uint64_t out ST_LINE, in_seen;
     struct st_message messages[ST_QUEUE] ST_LINE;
 };
-extern struct st_queue st_to_copier, st_to_sweeper;
+extern struct st_messages st_to_copier, st_to_sweeper;
 
-static inline bool st_queue_put(struct st_queue *queue, const struct st_message *message)
+static inline bool st_queue_put(struct st_messages *queue, const struct st_message *message)
 {
     uint64_t in = queue->in;
     if (in - queue->out_seen == ST_QUEUE) {
@@ -99,7 +99,7 @@ static inline bool st_queue_put(struct st_queue *queue, const struct st_message 
     return true;
 }
 
-static inline bool st_queue_take(struct st_queue *queue, struct st_message *message)
+static inline bool st_queue_take(struct st_messages *queue, struct st_message *message)
 {
     uint64_t out = queue->out;
     if (out == queue->in_seen) {
