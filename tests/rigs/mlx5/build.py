@@ -16,7 +16,8 @@ SOURCES = Path(__file__).parent / "native"
 _FLAGS = ["-std=gnu11", "-O2", "-g", "-fPIC", "-Wall", "-Wextra", "-Werror", "-pthread"]
 _SHARED = ["-shared", "-fvisibility=hidden", "-Wl,--no-as-needed", "-Wl,-rpath,$ORIGIN"]
 _ENGINE = ("decode", "memory", "objects", "mailbox", "cqe", "execute", "target", "engine")
-_PAIR = ("main", "cuda", "setup", "devx", "exchange", "verify")
+_COMMON = ("options", "cuda", "setup", "devx", "exchange", "report")
+_PAIR = tuple(f"pair_{name}" for name in (*_COMMON, "main", "verify"))
 _ARCHITECTURE = "sm_90"
 
 
@@ -93,7 +94,7 @@ def build(folder: Path, nvcc: str | None = None) -> Built:
     return Built(
         nic=nic,
         driver=driver,
-        pair=compile_c(programs / "gpu_pair", tuple(f"pair_{name}" for name in _PAIR), *links),
+        pair=compile_c(programs / "gpu_pair", _PAIR, *links),
         kernels=compile_c(programs / "pair_kernel.so", ("pair_kernel",), "-shared"),
         cubin=cubin if nvcc else None,
         strip=_library(nic, "libmlx5emu_cuda.so", ("strip",), _versions("strip"), "-ldl"),

@@ -1,4 +1,4 @@
-/* The host's part of gpu_pair. */
+/* The host's part of gpu_pair, and what gpu_bfs has in common with it. */
 #ifndef PAIR_HOST_H
 #define PAIR_HOST_H
 
@@ -23,10 +23,13 @@ struct options {
     enum uar uar;
     enum mode mode;
     bool dci, long_av, verbs, receives;
+    bool to_all; /* queue pairs to all other ranks in turn; else to the next one */
     uint32_t warmup, lives, rounds;
     struct pair_args args;
 };
 extern struct options options;
+
+/* --- pair_options.c -------------------------------------------------------------------------- */
 
 void options_read(int count, char **texts);
 _Noreturn void fail(const char *what, long code);
@@ -76,7 +79,7 @@ struct setup {
     uint64_t heap, heap_size;
     uint32_t receives; /* posted to each target */
     struct queue sender[MOST_QPS], target[MOST_QPS];
-    struct end mine, next, previous;
+    struct end mine, ends[MOST_RANKS]; /* of all ranks */
     uint64_t qps; /* struct pair_qp[] in the GPU */
 };
 extern struct setup setup;
@@ -84,6 +87,8 @@ extern struct setup setup;
 void setup_open(void);
 void setup_queues(void);
 void setup_connect(void);
+/* The other end of a sender. */
+const struct end *setup_to(uint32_t k);
 /* All queue pairs are reset and connected again; the heap is as at first. */
 void setup_again(void);
 void setup_close(void);
@@ -101,8 +106,14 @@ void devx_connect(struct queue *queue, const struct end *peer, uint32_t remote_q
 
 /* --- pair_exchange.c ------------------------------------------------------------------------- */
 
-/* All ranks' ends; also a barrier. */
-void exchange(const char *stage, const void *mine, size_t size, void *next, void *previous);
+/* What all ranks say, in their order; also a barrier. */
+void exchange(const char *stage, const void *mine, size_t size, void *all);
+void meet(const char *stage);
+
+/* --- pair_report.c --------------------------------------------------------------------------- */
+
+/* The member "qps" of a JSON object that is being printed. */
+void queues_print(const struct pair_qp *qps);
 
 /* --- pair_verify.c --------------------------------------------------------------------------- */
 

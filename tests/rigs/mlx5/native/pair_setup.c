@@ -239,12 +239,28 @@ void setup_queues(void)
     }
 }
 
-static void verbs_connect(struct queue *queue, uint32_t remote_qpn)
+/* Distance of the ranks between which the k-th queue pair is. */
+static uint32_t distance(uint32_t k)
+{
+    return options.to_all ? 1 + k % (options.size - 1) : 1;
+}
+
+const struct end *setup_to(uint32_t k)
+{
+    return &setup.ends[(options.rank + distance(k)) % options.size];
+}
+
+static const struct end *setup_from(uint32_t k)
+{
+    return &setup.ends[(options.rank + options.size - distance(k)) % options.size];
+}
+
+static void verbs_connect(struct queue *queue, const struct end *peer, uint32_t remote_qpn)
 {
     static const enum ibv_qp_state states[] = {IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS};
     struct ibv_qp_attr attr = {.dest_qp_num = remote_qpn, .port_num = 1,
-                               .ah_attr = {.dlid = (uint16_t)setup.next.lid, .port_num = 1,
-                                           .grh.dgid = setup.next.gid, .is_global = 1}};
+                               .ah_attr = {.dlid = (uint16_t)peer->lid, .port_num = 1,
+                                           .grh.dgid = peer->gid, .is_global = 1}};
     for (int i = 0; i < 3; i++) {
         attr.qp_state = states[i];
         need("modify_qp", ibv_modify_qp(queue->verbs, &attr,
@@ -252,18 +268,18 @@ static void verbs_connect(struct queue *queue, uint32_t remote_qpn)
     }
 }
 
-static void av_make(struct pair_qp *qp)
+static void av_make(struct pair_qp *qp, const struct end *peer)
 {
-    struct ibv_ah_attr attr = {.dlid = (uint16_t)setup.next.lid, .is_global = 1, .port_num = 1,
-                               .grh = {.dgid = setup.next.gid}};
+    struct ibv_ah_attr attr = {.dlid = (uint16_t)peer->lid, .is_global = 1, .port_num = 1,
+                               .grh = {.dgid = peer->gid}};
     struct ibv_ah *ah = ibv_create_ah(setup.pd, &attr);
     struct mlx5dv_ah found = {0};
     struct mlx5dv_obj object = {.ah = {ah, &found}};
     need("create_ah", !ah);
     need("init_obj", mlx5dv_init_obj(&object, MLX5DV_OBJ_AH));
     struct mlx5_wqe_av av = *found.av;
-    av.key.dc_key = htobe64(setup.next.dc_key);
-    av.dqp_dct = htobe32(setup.next.dct | (options.long_av ? MLX5_EXTENDED_UD_AV : 0));
+    av.key.dc_key = htobe64(peer->dc_key);
+    av.dqp_dct = htobe32(peer->dct | (options.long_av ? MLX5_EXTENDED_UD_AV : 0));
     qp->av_words = options.long_av ? 12 : 4;
     memcpy(qp->av, &av, qp->av_words * 4);
     ibv_destroy_ah(ah);
@@ -280,35 +296,36 @@ static void faults_make(struct pair_qp *qp)
 static void connect_all(void)
 {
     for (uint32_t k = 0; k < options.qps; k++) {
+        const struct end *to = setup_to(k), *from = setup_from(k);
         if (options.verbs)
-            verbs_connect(&setup.sender[k], setup.next.target[k]);
+            verbs_connect(&setup.sender[k], to, to->target[k]);
         else
-            devx_connect(&setup.sender[k], &setup.next, options.dci ? 0 : setup.next.target[k]);
+            devx_connect(&setup.sender[k], to, options.dci ? 0 : to->target[k]);
         if (!options.dci)
-            devx_connect(&setup.target[k], &setup.previous, setup.previous.sender[k]);
+            devx_connect(&setup.target[k], from, from->sender[k]);
     }
     /* Nobody sends before all others can receive. */
-    char byte = 0, next, previous;
-    exchange("connected", &byte, 1, &next, &previous);
+    meet("connected");
 }
 
 void setup_connect(void)
 {
     struct pair_qp *qps = calloc(options.qps, sizeof(*qps));
     need("memory", !qps);
-    exchange("ends", &setup.mine, sizeof(setup.mine), &setup.next, &setup.previous);
+    exchange("ends", &setup.mine, sizeof(setup.mine), setup.ends);
     for (uint32_t k = 0; k < options.qps; k++) {
         struct queue *sender = &setup.sender[k];
+        const struct end *to = setup_to(k);
         qps[k] = (struct pair_qp){.sq = sender->sq, .record = sender->record, .db = sender->db,
                                   .cq = sender->cq_at, .local = setup.heap,
-                                  .remote = setup.next.heap, .qpn = sender->qpn,
+                                  .remote = to->heap, .qpn = sender->qpn,
                                   .slots = options.slots, .lkey = setup.mr->lkey,
-                                  .rkey = setup.next.rkey};
+                                  .rkey = to->rkey};
         faults_make(&qps[k]);
         if (options.args.dialect == PAIR_PROXY)
             qps[k].proxy = cuda_memory(8, IN_HOST);
         if (options.dci)
-            av_make(&qps[k]);
+            av_make(&qps[k], to);
     }
     setup.qps = cuda_memory(options.qps * sizeof(*qps), IN_GPU);
     cuda_put(setup.qps, qps, options.qps * sizeof(*qps));
