@@ -18,6 +18,7 @@ _SHARED = ["-shared", "-fvisibility=hidden", "-Wl,--no-as-needed", "-Wl,-rpath,$
 _ENGINE = ("decode", "memory", "objects", "mailbox", "cqe", "execute", "target", "engine")
 _COMMON = ("options", "cuda", "setup", "devx", "exchange", "report")
 _PAIR = tuple(f"pair_{name}" for name in (*_COMMON, "main", "verify"))
+_BFS = (*(f"pair_{name}" for name in _COMMON), "bfs_main", "bfs_graph")
 _ARCHITECTURE = "sm_90"
 
 
@@ -31,6 +32,8 @@ class Built:
         pair: The program.
         kernels: Of the program, for the stand-in.
         cubin: The same for a GPU, when nvcc was named.
+        bfs: The second program.
+        bfs_kernels: Its kernels: for a GPU when nvcc was named, else for the stand-in.
         strip: To be preloaded where the emulated NIC meets a real CUDA driver.
     """
 
@@ -39,6 +42,8 @@ class Built:
     pair: Path
     kernels: Path
     cubin: Path | None
+    bfs: Path
+    bfs_kernels: Path
     strip: Path
 
 
@@ -61,6 +66,14 @@ def _library(folder: Path, name: str, names: tuple[str, ...], *options: str) -> 
 
 def _versions(name: str) -> str:
     return f"-Wl,--version-script,{SOURCES / name}.map"
+
+
+def _cubin(folder: Path, name: str, nvcc: str) -> Path:
+    target = folder / f"{name}.cubin"
+    source = str(SOURCES / f"{name}.cu")
+    command = [nvcc, f"-arch={_ARCHITECTURE}", "-cubin", "-o", str(target), source]
+    subprocess.run(command, check=True, timeout=300)
+    return target
 
 
 def build(folder: Path, nvcc: str | None = None) -> Built:
@@ -86,17 +99,16 @@ def build(folder: Path, nvcc: str | None = None) -> Built:
     _library(driver, "libcuda.so.1", stand_in, "-ldl")
     # Linked with the system's libraries: the emulated ones must have the same symbol versions.
     links = ("-lmlx5", "-libverbs", "-ldl")
-    cubin = programs / "pair_kernel.cubin"
-    if nvcc:
-        source = str(SOURCES / "pair_kernel.cu")
-        command = [nvcc, f"-arch={_ARCHITECTURE}", "-cubin", "-o", str(cubin), source]
-        subprocess.run(command, check=True, timeout=300)
     return Built(
         nic=nic,
         driver=driver,
         pair=compile_c(programs / "gpu_pair", _PAIR, *links),
         kernels=compile_c(programs / "pair_kernel.so", ("pair_kernel",), "-shared"),
-        cubin=cubin if nvcc else None,
+        cubin=_cubin(programs, "pair_kernel", nvcc) if nvcc else None,
+        bfs=compile_c(programs / "gpu_bfs", _BFS, *links),
+        bfs_kernels=_cubin(programs, "bfs_kernel", nvcc)
+        if nvcc
+        else compile_c(programs / "bfs_kernel.so", ("bfs_kernel",), "-shared"),
         strip=_library(nic, "libmlx5emu_cuda.so", ("strip",), _versions("strip"), "-ldl"),
     )
 

@@ -66,6 +66,7 @@ struct pair_args {
     struct pair_heap heap;
     uint64_t qps; /* struct pair_qp[] */
     uint64_t times; /* of the timing mode: uint64_t[operations] */
+    uint64_t bfs; /* of gpu_bfs: struct bfs */
     uint32_t qp_count, rank, operations, bytes, dialect, group, kinds, fault;
     uint8_t kind[PAIR_MOST_MIX];
 };

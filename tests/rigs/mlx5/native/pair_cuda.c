@@ -60,7 +60,7 @@ void cuda_start(void)
     lookup(&cuda.stream, "cuStreamCreate");
     lookup(&cuda.synchronize, "cuStreamSynchronize");
     need("cuInit", cuda.init(0));
-    need("cuDeviceGet", cuda.device(&device, 0));
+    need("cuDeviceGet", cuda.device(&device, (int)(options.rank % options.gpus)));
     need("cuDevicePrimaryCtxRetain", cuda.retain(&context, device));
     cuda_enter();
     need(options.kernel, cuda.load(&module, options.kernel));

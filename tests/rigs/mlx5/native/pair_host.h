@@ -24,7 +24,9 @@ struct options {
     enum mode mode;
     bool dci, long_av, verbs, receives;
     bool to_all; /* queue pairs to all other ranks in turn; else to the next one */
-    uint32_t warmup, lives, rounds;
+    uint32_t warmup, lives, rounds, gpus;
+    const char *graph; /* of gpu_bfs, as the next ones */
+    uint32_t root, batch;
     struct pair_args args;
 };
 extern struct options options;

@@ -11,7 +11,8 @@
  *   fault=           remote_key local_key bounds index number opcode: every WQE is wrong
  *   receives=1       the senders have receive queues, too, which come first in their memory
  *   lives=N          queue pairs are reset and connected again   rounds=N   all is made anew
- *   rank=R size=N folder=PATH                  several processes; folder: where they meet */
+ *   rank=R size=N folder=PATH                  several processes; folder: where they meet
+ *   gpus=N                                     that they share: rank R has R modulo N */
 #include <inttypes.h>
 #include <pthread.h>
 #include <sched.h>

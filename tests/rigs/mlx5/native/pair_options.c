@@ -12,6 +12,8 @@ struct options options = {.kernel = "pair_kernel.so",
                           .size = 1,
                           .lives = 1,
                           .rounds = 1,
+                          .gpus = 1,
+                          .batch = 16,
                           .qps = 1,
                           .blocks = 1,
                           .threads = 1,
@@ -74,7 +76,9 @@ static bool number_read(const char *name, const char *value)
                    {"threads", &options.threads},     {"slots", &options.slots},
                    {"group", &options.args.group},    {"rank", &options.rank},
                    {"lives", &options.lives},         {"rounds", &options.rounds},
-                   {"size", &options.size},           {"warmup", &options.warmup}};
+                   {"size", &options.size},           {"warmup", &options.warmup},
+                   {"gpus", &options.gpus},           {"root", &options.root},
+                   {"batch", &options.batch}};
     for (size_t i = 0; i < COUNT(numbers); i++)
         if (!strcmp(name, numbers[i].name)) {
             *numbers[i].at = (uint32_t)strtoul(value, NULL, 10);
@@ -91,6 +95,8 @@ static void option_read(const char *name, char *value)
         options.kernel = value;
     else if (!strcmp(name, "folder"))
         options.folder = value;
+    else if (!strcmp(name, "graph"))
+        options.graph = value;
     else if (!strcmp(name, "mix"))
         mix_read(value);
     else if (!strcmp(name, "dialect"))
@@ -132,6 +138,7 @@ void options_read(int count, char **texts)
     need("group", options.args.group == 0);
     need("lives", options.lives > 1 && (has_kind(PAIR_SEND) || has_kind(PAIR_IMM)));
     need("lives", options.lives > 1 && options.verbs);
+    need("gpus", options.gpus == 0);
     options.args.rank = options.rank;
     options.args.qp_count = options.qps;
 }
