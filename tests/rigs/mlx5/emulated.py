@@ -51,9 +51,9 @@ class Node:
 
     Attributes:
         pid: Of the process.
-        returncode: Of the program; gpu_pair: 1 when memory is not as it should be.
+        returncode: Of the program; 1 when memory is not as it should be.
         stderr: Of the program.
-        rounds: What gpu_pair printed of each round.
+        rounds: What gpu_pair printed of each round; gpu_bfs has one.
         nic: The NIC's counts: ``lid``, ``bad_doorbells``, ``lives``.
         wqes: In the order in which they were completed.
     """
@@ -157,13 +157,23 @@ class Emulated:
             before: Words before the program's: a launcher that replaces itself by the program.
             **environment: Added to it.
         """
-        meet = out / "meet"
-        meet.mkdir(parents=True)
         kernels = self.built.cubin if self.gpu else self.built.kernels
         command = [*before, str(self.built.pair), f"kernel={kernels}", *options]
+        return self._run(out, command, ranks, environment)
+
+    def bfs(self, out: Path, *options: str, ranks: int = 2, **environment: str) -> list[Node]:
+        """Runs gpu_bfs, like `pair`; options: see ``native/bfs_main.c``."""
+        command = [str(self.built.bfs), f"kernel={self.built.bfs_kernels}", *options]
+        return self._run(out, command, ranks, environment)
+
+    def _run(
+        self, out: Path, command: list[str], ranks: int, environment: dict[str, str]
+    ) -> list[Node]:
+        meet = out / "meet"
+        meet.mkdir(parents=True)
         if ranks > 1:
             environment["MLX5EMU_FABRIC"] = str(out / "fabric")
-            command += [f"size={ranks}", f"folder={meet}"]
+            command = [*command, f"size={ranks}", f"folder={meet}"]
         processes = [
             subprocess.Popen(
                 [*command, *([f"rank={rank}"] if ranks > 1 else [])],
