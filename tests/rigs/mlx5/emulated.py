@@ -177,7 +177,7 @@ class Emulated:
         processes = [
             subprocess.Popen(
                 [*command, *([f"rank={rank}"] if ranks > 1 else [])],
-                env=self.environment(out, **environment),
+                env=self.environment(out, PMI_RANK=str(rank), PMI_SIZE=str(ranks), **environment),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
