@@ -129,6 +129,10 @@ INDEX_TABLES: Columns = {
         "type": "str",
         "place": "str",
     },
+    # When a connection of a queue pair entered a state, by the name of the state ("rtr"), last.
+    "qp_transitions": {"proc": "i4", "object": "u4", "t_tsc": "u8", "state": "str"},
+    # The socket addresses between which rdma_cm connected the queue pair `object` ("" = unknown).
+    "qp_sockets": {"proc": "i4", "object": "u4", "local": "str", "remote": "str"},
     # `place` and `qpn`: of queue pairs, as in `endpoints`.
     "addresses": {
         "proc": "i4",

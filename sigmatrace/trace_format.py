@@ -191,7 +191,10 @@ WITH_IMM = frozenset(
 
 
 class WcOpcode(IntEnum):
-    """Opcode of a ``cqe``: ``enum ibv_wc_opcode``, those of receives with bit 7."""
+    """Opcode of a ``cqe``: ``enum ibv_wc_opcode``, those of receives with bit 7.
+
+    UNKNOWN: of an error whose request is not known.
+    """
 
     SEND = 0
     RDMA_WRITE = 1
@@ -203,6 +206,7 @@ class WcOpcode(IntEnum):
     TSO = 7
     FLUSH = 8
     ATOMIC_WRITE = 9
+    UNKNOWN = 127
     RECV = 128
     RECV_RDMA_WITH_IMM = 129
 

@@ -13,7 +13,13 @@ from sigmatrace.capture.names.fields import Fields, Objects, binary, integer, of
 from sigmatrace.capture.names.naming import Endpoint, Told
 from sigmatrace.capture.names.ofi import OFI
 from sigmatrace.capture.names.ucx import UCX
-from sigmatrace.capture.names.verbs import VERBS, lid_place, port_prefixes
+from sigmatrace.capture.names.verbs import (
+    VERBS,
+    lid_place,
+    port_prefixes,
+    socket_rows,
+    transition_rows,
+)
 from sigmatrace.capture.tables import rows
 from sigmatrace.trace_format import Layer
 
@@ -26,7 +32,7 @@ KNOWN_TYPES = frozenset(("library", "thread", "name", "memory", *_ENDPOINTS)).un
 )
 OBJECT_TABLES = (
     *("endpoints", "addresses", "regions", "gpus", "gpu_queues"),
-    *("ports", "gids", "names", "libraries"),
+    *("ports", "gids", "qp_transitions", "qp_sockets", "names", "libraries"),
 )
 
 
@@ -53,6 +59,8 @@ def object_tables(objects: Objects, channels: np.ndarray, host: str) -> dict[str
         ),
         "ports": _rows("ports", _port_rows(told)),
         "gids": _rows("gids", [_gid_row(x) for x in of_type(objects, "ib_gid").values()]),
+        "qp_transitions": _rows("qp_transitions", transition_rows(objects)),
+        "qp_sockets": _rows("qp_sockets", socket_rows(told)),
         "names": _rows("names", names),
         "libraries": _rows(
             "libraries", [_library_row(x) for x in of_type(objects, "library").values()]

@@ -13,6 +13,7 @@ import numpy as np
 
 from sigmatrace.capture.names.fields import Fields, Objects, binary, integer, of_type, text
 from sigmatrace.capture.names.naming import Address, Endpoint, Names, Naming, Seat, Told
+from sigmatrace.capture.names.sockets import socket_name
 from sigmatrace.trace_format import QUEUE_PAIR_LAYERS, Dir, Layer
 
 _PREFIX_BYTES = 8
@@ -20,6 +21,7 @@ _QPN_SHIFT = 32
 _LOW = (1 << _QPN_SHIFT) - 1
 _UNCONNECTED = ("ud", "dci")
 """Types of queue pairs of which every work request names its destination."""
+_STATES = ("init", "rtr", "rts", "sqd", "sqe", "error")
 
 
 def verbs_name(place: str, qpn: int) -> str:
@@ -82,6 +84,30 @@ def _destinations(told: Told, channels: np.ndarray) -> list[Address]:
         place = _place(binary(handle, "dgid"), integer(handle, "dlid"), _prefix(handle, told))
         found[thing, peer] = Seat(place, peer >> _QPN_SHIFT) if place else Seat()
     return [Address(*key, verbs_name(*seat), *seat) for key, seat in found.items()]
+
+
+def transition_rows(objects: Objects) -> list[tuple[int, int, str]]:
+    """Return queue pair, time and state of each state that a connection entered, in order of time.
+
+    A state that was entered again is there with its last time.
+    """
+    rows = [
+        (key, integer(fields, f"{state}_tsc", 64), state)
+        for key, fields in of_type(objects, "ib_qp").items()
+        for state in _STATES
+        if f"{state}_tsc" in fields
+    ]
+    return sorted(rows, key=lambda row: row[:2])
+
+
+def socket_rows(told: Told) -> list[tuple[int, str, str]]:
+    """Return queue pair, local and remote socket of what rdma_cm connected."""
+    rows = []
+    for fields in of_type(told.objects, "ib_cm").values():
+        local = socket_name(binary(fields, "local_sockaddr"), told.host) or ""
+        remote = socket_name(binary(fields, "remote_sockaddr"), told.host) or ""
+        rows.append((integer(fields, "qp"), local, remote))
+    return rows
 
 
 VERBS = Naming(

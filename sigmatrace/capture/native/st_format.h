@@ -143,6 +143,11 @@ enum st_doorbell_flag {
     ST_DOORBELL_NOT_READ = 64
 };
 enum st_wqe_kind { ST_WQE_FIRST = 1, ST_WQE_FURTHER, ST_WQE_INVALID };
+/* Of a request or cqe; what stands for "a receive" and, of a completion, for "not known". */
+enum st_queue { ST_QUEUE_SEND = 1, ST_QUEUE_RECV, ST_QUEUE_SHARED };
+#define ST_NO_POSITION UINT32_MAX
+#define ST_OPCODE_RECEIVE 255u
+#define ST_OPCODE_UNKNOWN 127u
 enum st_mark_kind { ST_MARK_BEGIN = 1, ST_MARK_END, ST_MARK_COUNTER, ST_MARK_INSTANT };
 
 #endif

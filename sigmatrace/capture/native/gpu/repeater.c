@@ -18,7 +18,7 @@
 
 uint64_t st_tsc_per_us = 1000;
 uint32_t st_attention;
-struct st_queue st_to_copier, st_to_sweeper;
+struct st_messages st_to_copier, st_to_sweeper;
 
 static uint32_t state; /* FREE, MAKING, ACTIVE; ENDED: a thread could not be started */
 static pid_t home;
@@ -147,8 +147,8 @@ __attribute__((destructor)) static void drain(void)
         st_nap(20);
     for (uint32_t i = 0; i < ST_LOAD(&st_pairs_used); i++) {
         struct st_pair *pair = &st_pairs[i];
-        uint64_t copied = ST_LOAD(&pair->copied), forwarded = ST_LOAD(&pair->forwarded);
-        if (ST_LOAD(&pair->state) >= ST_ACTIVE && forwarded > copied)
-            st_lost("gpu: slots not copied before the end of the process", forwarded - copied);
+        uint64_t recorded = ST_LOAD(&pair->recorded), forwarded = ST_LOAD(&pair->forwarded);
+        if (ST_LOAD(&pair->state) >= ST_ACTIVE && pair->ring && forwarded > recorded)
+            st_lost("gpu: slots not recorded before the end of the process", forwarded - recorded);
     }
 }

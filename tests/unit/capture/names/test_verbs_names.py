@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import numpy as np
@@ -124,4 +125,26 @@ def test_totals_of_queue_pairs_at_their_end() -> None:
     assert sorted(tuple(row.values()) for row in rows) == [
         (8, 6, False, 0, 0, 0, 0),
         (9, 0, True, 3, 7, 1, 2),
+    ]
+
+
+def test_sockets_of_rdma_cm_are_those_of_its_queue_pair() -> None:
+    local = struct.pack("=H", 2) + struct.pack(">H", 4711) + bytes((10, 0, 0, 1)) + bytes(8)
+    remote = struct.pack("=H", 2) + struct.pack(">H", 18515) + bytes((10, 0, 0, 2)) + bytes(8)
+    objects = {
+        7: {"type": "ib_cm", "qp": 9, "local_sockaddr": local, "remote_sockaddr": remote},
+        8: {"type": "ib_cm", "qp": 10, "local_sockaddr": local},
+    }
+    assert object_tables(objects, NONE, "h")["qp_sockets"].to_pylist() == [
+        {"object": 9, "local": "10.0.0.1:4711", "remote": "10.0.0.2:18515"},
+        {"object": 10, "local": "10.0.0.1:4711", "remote": ""},
+    ]
+
+
+def test_transitions_are_in_the_order_of_time() -> None:
+    objects = {9: {**QP, "error_tsc": 3, "rtr_tsc": 5, "init_tsc": 4}}
+    assert object_tables(objects, NONE, "h")["qp_transitions"].to_pylist() == [
+        {"object": 9, "t_tsc": 3, "state": "error"},
+        {"object": 9, "t_tsc": 4, "state": "init"},
+        {"object": 9, "t_tsc": 5, "state": "rtr"},
     ]
