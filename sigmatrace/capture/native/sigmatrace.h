@@ -220,6 +220,14 @@ static inline void st_leave(void)
         st_nesting--;
 }
 
+/* --- threads of a shim ----------------------------------------------------------------------- */
+
+/* Called once by a thread of ours that runs until the process ends, */
+ST_API void st_own_thread(void);
+/* and about once a second by at least one of a shim's: where the program ended its first thread by
+ * pthread_exit, and only own threads are left, this ends the process. */
+ST_API void st_own_thread_ends(void);
+
 /* --- pending operations: from an application's context pointer to what was posted -------- */
 
 /* What a posted operation was. For a receive: object, peer (directed source), tag (with ST_TAG_UNKNOWN in flags

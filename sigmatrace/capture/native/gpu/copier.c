@@ -14,6 +14,7 @@
 #define BUSY_US 20u /* after a doorbell, the CPU is not given to others, */
 #define AWAKE_US 100u /* and it does not sleep */
 #define NAP_US 40u
+#define LAST_US 1000000u /* between two looks for threads of the program */
 
 uint64_t st_copier_beat, st_copier_done;
 
@@ -42,7 +43,7 @@ static bool copy_part(struct st_pair *pair)
     pair->part_at = st_source_room(pair->ring, size);
     __atomic_store_n(&pair->reading, 1, __ATOMIC_SEQ_CST);
     bool done = pair->part_at != UINT64_MAX &&
-                __atomic_load_n(&pair->state, __ATOMIC_SEQ_CST) != ST_ABANDONED &&
+                __atomic_load_n(&pair->state, __ATOMIC_SEQ_CST) < ST_ABANDONED &&
                 st_source_start(pair->ring, pair->part_at,
                                 pair->made.sq + (uint64_t)from * ST_GPU_SLOT_BYTES, first);
     if (done && size > first)
@@ -93,26 +94,30 @@ static void start(void)
     started_count = job_count;
 }
 
-static void count_missing(struct st_pair *pair, uint32_t count)
+static void count_missing(uint64_t count)
 {
-    ST_STORE(&pair->uncopied, pair->uncopied + count);
     if (count)
         st_lost("gpu: slots not copied in time, or whose copy failed", count);
 }
 
+/* What the program was told of as not read is not recorded any more: `reading` as above. */
 static void record(const struct job *job)
 {
     struct st_pair *pair = job->pair;
     uint32_t count = job->count - job->missing;
     if (count && !st_source_wait(pair->ring))
         count = 0;
-    count_missing(pair, job->count - count);
-    if (!count)
-        return;
-    struct st_gpu_walked walked =
-        st_gpu_record(&pair->stream, st_source_data(pair->ring, job->at),
-                      job->first + job->missing, count, job->t_tsc);
+    __atomic_store_n(&pair->reading, 1, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&pair->state, __ATOMIC_SEQ_CST) >= ST_ABANDONED)
+        count = 0;
+    struct st_gpu_walked walked = {0};
+    if (count)
+        walked = st_gpu_record(&pair->stream, st_source_data(pair->ring, job->at),
+                               job->first + job->missing, count, job->t_tsc);
     ST_STORE(&pair->invalid, pair->invalid + walked.invalid);
+    ST_STORE(&pair->recorded, pair->recorded + count);
+    __atomic_store_n(&pair->reading, 0, __ATOMIC_SEQ_CST);
+    count_missing(job->count - count);
     if (walked.invalid)
         st_lost("gpu: slots overwritten before the copy, or never written", walked.invalid);
 }
@@ -149,12 +154,11 @@ static void take_slots(struct st_pair *pair, const struct st_message *message)
     uint64_t count = message->index - pair->taken;
     pair->taken = message->index;
     if (!pair->ring) {
-        ST_STORE(&pair->uncopied, pair->uncopied + count);
         ST_STORE(&pair->copied, pair->taken);
         return;
     }
     if (count > pair->made.sq_slots) { /* more than the ring holds: the first ones are gone */
-        count_missing(pair, (uint32_t)(count - pair->made.sq_slots));
+        count_missing(count - pair->made.sq_slots);
         count = pair->made.sq_slots;
     }
     if (count)
@@ -165,13 +169,11 @@ static void take(const struct st_message *message)
 {
     struct st_pair *pair = &st_pairs[message->pair];
     take_slots(pair, message);
-    if (message->kind == ST_RUNG) {
-        st_records_want(pair);
+    if (message->kind == ST_RUNG)
         return;
-    }
     close_batch();
-    st_records_forget(pair);
-    if (!st_swap_state(&pair->state, ST_ENDING, ST_ENDED))
+    if (!st_swap_state(&pair->state, ST_ENDING, ST_ENDED) &&
+        !st_swap_state(&pair->state, ST_ABANDONED, ST_ENDED))
         ST_STORE(&pair->state, ST_FREE);
 }
 
@@ -204,9 +206,10 @@ static void rest(uint64_t last_tsc)
 
 void *st_copier_run(void *nothing)
 {
-    uint64_t done = 0, last_tsc = 0;
+    uint64_t done = 0, last_tsc = 0, looked_tsc = st_now();
     uint32_t hurried = 0;
     struct st_message message;
+    st_own_thread();
     prctl(PR_SET_NAME, "st-copy");
     prctl(PR_SET_TIMERSLACK, 1ul);
     for (;;) {
@@ -223,10 +226,15 @@ void *st_copier_run(void *nothing)
             close_batch();
         if (!job_count) {
             ST_STORE(&st_copier_done, done);
-            st_records_look(!any);
+            st_records_look();
         }
-        if (!any)
-            rest(last_tsc);
+        if (any)
+            continue;
+        if (!job_count && st_now() - looked_tsc > LAST_US * st_tsc_per_us) {
+            looked_tsc = st_now();
+            st_own_thread_ends();
+        }
+        rest(last_tsc);
     }
     return nothing;
 }

@@ -1,100 +1,62 @@
 /* The copier's reading of doorbell records, the index that a queue pair last announced in memory.
- * That of a pair that rang is read when the copier has nothing else to do: where it says what was
- * forwarded, the sweeper may repeat the doorbell; a program that writes it after the doorbell gets
- * some time. Those of registers with several pairs are read after each of their doorbells and once
- * a millisecond, because a value may have been overwritten before the sweeper saw it. */
+ * Those of registers with several queue pairs are read after each of their doorbells and once a
+ * millisecond, because a value may have been overwritten before the sweeper saw it. */
 #include <string.h>
 
 #include "repeater.h"
 
 #define TICK_US 1000u
-#define TRIES 100u /* a program that writes it after the doorbell may be interrupted in between */
-
-static struct st_pair *list[ST_PAIRS];
-static uint32_t listed;
-static uint64_t tick_tsc;
 
 uint32_t st_changed;
 
-void st_records_want(struct st_pair *pair)
-{
-    if (!pair->record)
-        return;
-    pair->tries = 0;
-    if (!pair->listed)
-        list[listed++] = pair;
-    pair->listed = true;
-}
+static uint64_t tick_tsc;
 
-void st_records_forget(struct st_pair *pair)
+static uint64_t place_of(const struct st_pair *pair)
 {
-    for (uint32_t i = 0; pair->listed && i < listed; i++)
-        if (list[i] == pair) {
-            list[i] = list[--listed];
-            pair->listed = false;
-        }
-}
-
-/* All pairs of registers with several. */
-static void want_shared(void)
-{
-    for (uint32_t i = 0; i < ST_LOAD(&st_pairs_used); i++) {
-        struct st_pair *pair = &st_pairs[i];
-        struct st_register *at = ST_LOAD(&pair->state) == ST_ACTIVE ? ST_LOAD(&pair->at) : NULL;
-        if (at && ST_LOAD(&at->pairs) > 1)
-            st_records_want(pair);
-    }
+    return ST_SOURCE_SLOT_BYTES + 4ull * (uint64_t)(pair - st_pairs);
 }
 
 static bool start(struct st_pair *pair)
 {
-    uint64_t at = ST_SOURCE_SLOT_BYTES + 4ull * (uint64_t)(pair - st_pairs);
     __atomic_store_n(&pair->reading, 1, __ATOMIC_SEQ_CST);
     bool done = __atomic_load_n(&pair->state, __ATOMIC_SEQ_CST) == ST_ACTIVE &&
-                st_source_start(pair->record, at, pair->made.dbrec, 4);
+                st_source_start(pair->record, place_of(pair), pair->made.dbrec, 4);
     __atomic_store_n(&pair->reading, 0, __ATOMIC_SEQ_CST);
     return done;
 }
 
-/* Tells the sweeper what the record says; true: nothing more is to be expected of it. */
-static bool tell(struct st_pair *pair)
+/* Tells the sweeper what the record says; what it has no room for is read once more. */
+static void tell(struct st_pair *pair)
 {
     uint32_t value;
-    uint64_t at = ST_SOURCE_SLOT_BYTES + 4ull * (uint64_t)(pair - st_pairs);
-    memcpy(&value, st_source_data(pair->record, at), sizeof(value));
+    memcpy(&value, st_source_data(pair->record, place_of(pair)), sizeof(value));
     uint16_t index = (uint16_t)__builtin_bswap32(value);
-    struct st_register *shared = ST_LOAD(&pair->at);
-    bool same = index == (uint16_t)pair->taken;
-    if (!same && (!shared || ST_LOAD(&shared->pairs) < 2))
-        return false;
-    struct st_message message = {.pair = (uint32_t)(pair - st_pairs),
-                                 .life = pair->life,
-                                 .kind = ST_RECORD,
-                                 .index16 = index};
-    return st_queue_put(&st_to_sweeper, &message) && same;
+    if (index != (uint16_t)pair->taken)
+        st_queue_put(&st_to_sweeper, &(struct st_message){.pair = (uint32_t)(pair - st_pairs),
+                                                          .life = pair->life,
+                                                          .kind = ST_RECORD,
+                                                          .index16 = index});
 }
 
-static void read_listed(bool tick)
+/* Of all queue pairs whose register is another one's, too. */
+static void read_shared(void)
 {
-    static bool reading[ST_PAIRS];
-    for (uint32_t i = 0; i < listed; i++)
-        reading[i] = (!list[i]->tries || tick) && start(list[i]);
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < listed; i++) {
-        struct st_pair *pair = list[i];
-        bool asked = !pair->tries || tick;
-        bool done = reading[i] ? st_source_wait(pair->record) && tell(pair) : asked;
-        if (asked && !done)
-            done = ++pair->tries == TRIES;
-        pair->listed = !done;
-        if (!done)
-            list[kept++] = pair;
+    static struct st_pair *list[ST_PAIRS];
+    uint32_t listed = 0;
+    for (uint32_t i = 0; i < ST_LOAD(&st_pairs_used); i++) {
+        struct st_pair *pair = &st_pairs[i];
+        struct st_register *at = ST_LOAD(&pair->state) == ST_ACTIVE ? ST_LOAD(&pair->at) : NULL;
+        if (at && pair->record && ST_LOAD(&at->pairs) > 1 && start(pair))
+            list[listed++] = pair;
     }
-    listed = kept;
-    st_sources_clear();
+    for (uint32_t i = 0; i < listed; i++)
+        if (st_source_wait(list[i]->record))
+            tell(list[i]);
+    if (listed)
+        st_sources_clear();
 }
 
-void st_records_look(bool idle)
+void st_records_look(void)
 {
     uint64_t now = st_now();
     bool tick = now - tick_tsc > TICK_US * st_tsc_per_us;
@@ -102,9 +64,5 @@ void st_records_look(bool idle)
         tick_tsc = now;
     bool changed = ST_LOAD(&st_changed) && __atomic_exchange_n(&st_changed, 0, __ATOMIC_SEQ_CST);
     if (tick || changed)
-        want_shared();
-    else if (!idle)
-        return;
-    if (listed)
-        read_listed(tick);
+        read_shared();
 }

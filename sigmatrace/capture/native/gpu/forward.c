@@ -128,15 +128,13 @@ void st_forward(struct st_pair *pair, struct st_register *at, uint32_t half, uin
     if (slots && !pair->ring)
         flags |= ST_DOORBELL_NOT_READ;
     pair->value = value;
-    pair->half = half;
     pair->t_tsc = t_tsc;
     pair->synthesized = flags & ST_DOORBELL_SYNTHESIZED;
-    pair->again = pair->record && !(flags & (ST_DOORBELL_AGAIN | ST_DOORBELL_SYNTHESIZED));
     ST_STORE(&pair->doorbells, pair->doorbells + 1);
     ST_STORE(&pair->forwarded, index);
-    if (!waited && !(flags & ST_DOORBELL_AGAIN))
+    if (slots && !waited)
         publish(pair, index, t_tsc);
-    if (!(flags & (ST_DOORBELL_AGAIN | ST_DOORBELL_SYNTHESIZED)))
+    if (!(flags & ST_DOORBELL_SYNTHESIZED))
         flags |= take_blueflame(st_half(at->shadow, half));
     record(at, pair, value, slots, flags, t_tsc, done_tsc);
 }

@@ -5,7 +5,8 @@
 #include "repeater.h"
 #include "st_handle.h"
 
-#define END_MS 50u
+#define SWEPT_MS 1000u /* for the last look at the register; that takes a microsecond */
+#define COPIED_MS 50u
 
 struct st_pair st_pairs[ST_PAIRS];
 uint32_t st_pairs_used;
@@ -105,7 +106,8 @@ static struct st_pair *named(const void *shadow, uint32_t qpn)
 }
 
 /* The copier did not come to its end in time. The host's memory may be unmapped next: it must not
- * be within a copy. (It is not within one for long; a copy from a GPU fails of itself.) */
+ * be within a copy. (It is not within one for long; a copy from a GPU fails of itself.) Nor within
+ * the recording of what is told next. */
 static void abandon(struct st_pair *pair)
 {
     st_pair_hide(pair);
@@ -113,27 +115,33 @@ static void abandon(struct st_pair *pair)
         st_nap(20);
 }
 
+/* False: not all is done. */
+static bool finish(struct st_pair *pair)
+{
+    if (!st_repeater_here())
+        return false;
+    ST_ADD(&st_hurry, 1);
+    ST_ADD(&st_attention, 1);
+    if (!st_repeater_wait(&pair->left, false, SWEPT_MS))
+        st_lost("gpu: queue pair whose last doorbells may not have been seen", 1);
+    return st_repeater_wait(&pair->state, ST_ENDING, COPIED_MS);
+}
+
 static void end(struct st_pair *pair, struct st_gpu_qp_totals *totals)
 {
     if (!st_swap_state(&pair->state, ST_ACTIVE, ST_ENDING))
         return;
-    bool ended = false;
-    if (st_repeater_here()) {
-        ST_ADD(&st_hurry, 1);
-        ST_ADD(&st_attention, 1);
-        ended = st_repeater_wait(&pair->state, ST_ENDING, END_MS) ||
-                !st_swap_state(&pair->state, ST_ENDING, ST_ABANDONED);
-    }
-    uint64_t slots = ST_LOAD(&pair->forwarded), copied = ST_LOAD(&pair->copied);
+    bool ended = finish(pair) || !st_swap_state(&pair->state, ST_ENDING, ST_ABANDONED);
+    if (!ended)
+        abandon(pair);
+    uint64_t slots = ST_LOAD(&pair->forwarded), recorded = ST_LOAD(&pair->recorded);
     *totals = (struct st_gpu_qp_totals){
         .doorbells = ST_LOAD(&pair->doorbells),
         .slots = slots,
         .invalid_slots = ST_LOAD(&pair->invalid),
-        .uncopied_slots = ST_LOAD(&pair->uncopied) + (slots > copied ? slots - copied : 0)};
-    if (ended)
+        .uncopied_slots = slots - recorded};
+    if (ended || !st_swap_state(&pair->state, ST_ABANDONED, ST_GONE))
         ST_STORE(&pair->state, ST_FREE);
-    else
-        abandon(pair);
 }
 
 void st_gpu_qp_remove(const void *shadow, uint32_t qpn, struct st_gpu_qp_totals *totals)

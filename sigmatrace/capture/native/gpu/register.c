@@ -66,7 +66,6 @@ void *st_register_add(void *real, uint32_t uar)
     one->recent = NULL;
     one->real = real;
     one->shadow = (volatile uint64_t *)(one->page + ((uintptr_t)real & ST_PAGE_MASK));
-    one->last[0] = one->last[1] = 0; /* no doorbell is 0 */
     ST_STORE(&one->state, ST_ACTIVE);
     ST_ADD(&st_attention, 1);
     return (void *)(uintptr_t)one->shadow;

@@ -147,8 +147,8 @@ __attribute__((destructor)) static void drain(void)
         st_nap(20);
     for (uint32_t i = 0; i < ST_LOAD(&st_pairs_used); i++) {
         struct st_pair *pair = &st_pairs[i];
-        uint64_t copied = ST_LOAD(&pair->copied), forwarded = ST_LOAD(&pair->forwarded);
-        if (ST_LOAD(&pair->state) >= ST_ACTIVE && forwarded > copied)
-            st_lost("gpu: slots not copied before the end of the process", forwarded - copied);
+        uint64_t recorded = ST_LOAD(&pair->recorded), forwarded = ST_LOAD(&pair->forwarded);
+        if (ST_LOAD(&pair->state) >= ST_ACTIVE && pair->ring && forwarded > recorded)
+            st_lost("gpu: slots not recorded before the end of the process", forwarded - recorded);
     }
 }

@@ -25,8 +25,9 @@ static inline bool st_swap_state(uint32_t *state, uint32_t from, uint32_t to)
 }
 
 /* Of registers and of queue pairs. ENDING: asked for; ENDED: nobody uses it, whoever asked may
- * free it; ABANDONED: whoever asked has gone, the last user frees it. */
-enum st_state { ST_FREE, ST_MAKING, ST_ACTIVE, ST_ENDING, ST_ENDED, ST_ABANDONED };
+ * free it; ABANDONED: whoever asked does not wait any longer; GONE: and has gone, the last user
+ * frees it. */
+enum st_state { ST_FREE, ST_MAKING, ST_ACTIVE, ST_ENDING, ST_ENDED, ST_ABANDONED, ST_GONE };
 
 struct st_source;
 
@@ -37,7 +38,6 @@ struct st_register {
     bool alternates;  /* its other half has been used */
     volatile uint64_t *shadow, *real;
     struct st_pair *recent; /* sweeper: the last one that rang */
-    uint64_t last[2]; /* sweeper: at the address and at its alternate half */
     uint8_t *page;    /* the shadow's */
 } ST_LINE;
 
@@ -53,18 +53,14 @@ struct st_pair {
     uint64_t forwarded;             /* index */
     uint64_t value, t_tsc;          /* the last doorbell */
     uint64_t doorbells;
-    uint32_t half;
-    bool again;       /* forward it once more when the doorbell record says the same */
     bool synthesized; /* the last one was: the program's own may still come */
     bool behind;      /* there was no room to tell the copier */
-    bool left;        /* the copier was told of the end */
+    uint32_t left;    /* the copier was told of the end: no doorbell will follow */
     /* Copier. */
     uint64_t taken ST_LINE; /* index up to which it was told */
     uint64_t started, copied;
-    uint64_t invalid, uncopied;
-    uint32_t reading; /* the program's memory, now */
-    uint32_t tries;   /* of its doorbell record */
-    bool listed;      /* its doorbell record is to be read */
+    uint64_t recorded, invalid; /* slots; the invalid ones are recorded, too */
+    uint32_t reading; /* the program's memory, or recording, now */
     uint32_t part_round, part_count;
     uint64_t part_first, part_at;
 } ST_LINE;
@@ -153,7 +149,7 @@ void st_forward_catch_up(void);
 
 void *st_sweeper_run(void *nothing);
 extern uint64_t st_sweeper_beat; /* rounds */
-/* Where a register's doorbells can be stored to, and compared: its two halves. */
+/* Where a register's doorbells can be stored to: its two halves. */
 static inline volatile uint64_t *st_half(volatile uint64_t *word, uint32_t half)
 {
     return (volatile uint64_t *)((uintptr_t)word ^ (half ? ST_GPU_ALTERNATE : 0));
@@ -168,11 +164,8 @@ extern uint32_t st_hurry;       /* counts: somebody waits, do not gather */
 
 /* Set by the sweeper: a register with several pairs was used, look at all their records. */
 extern uint32_t st_changed;
-/* The pair's record is to be read soon. */
-void st_records_want(struct st_pair *pair);
-void st_records_forget(struct st_pair *pair);
-/* Reads what is due; between two batches. `idle`: nothing else is to be done. */
-void st_records_look(bool idle);
+/* Reads what is due; between two batches. */
+void st_records_look(void);
 
 /* --- source.c: reading the program's memory ------------------------------------------------------------ */
 

@@ -1,5 +1,5 @@
-/* The sweeper: sees a shadow change, stores the value into the real register, tells the copier. It
- * is the only writer of real registers, and waits for nobody but, within limits, the copier. */
+/* The sweeper: takes a doorbell out of its shadow, stores it into the real register, tells the
+ * copier. It is the only writer of real registers, and waits for nobody but, within limits, the copier. */
 #define _GNU_SOURCE
 #include <immintrin.h>
 #include <sched.h>
@@ -37,7 +37,6 @@ static void ring(struct st_register *at, uint32_t half, uint64_t value)
     uint64_t t_tsc = last_ring = st_now();
     struct st_doorbell_value said = st_doorbell_decode(value);
     struct st_pair *pair = find(at, said.qpn);
-    at->last[half] = value;
     at->alternates |= half;
     if (!pair) {
         st_forward_unknown(at, half, value, t_tsc);
@@ -52,30 +51,44 @@ static void ring(struct st_register *at, uint32_t half, uint64_t value)
         st_lost("gpu: doorbell whose index went back", 1);
         slots = 0;
     }
-    st_forward(pair, at, half, value, slots, 0, t_tsc);
+    bool again = !slots && value == pair->value;
+    st_forward(pair, at, half, value, slots, again ? ST_DOORBELL_AGAIN : 0, t_tsc);
+}
+
+/* A doorbell, and 0 (which none is) in its place: so one that comes later is seen, even if it is
+ * equal, and none is lost. A line that nobody stores to stays shared. */
+static uint64_t take(volatile uint64_t *word)
+{
+    return *word ? __atomic_exchange_n(word, 0, __ATOMIC_ACQ_REL) : 0;
+}
+
+/* Are both of one queue pair, the first one before the other? */
+static bool precedes(uint64_t value, uint64_t other)
+{
+    struct st_doorbell_value a = st_doorbell_decode(value), b = st_doorbell_decode(other);
+    return value && other && a.qpn == b.qpn && (int16_t)(uint16_t)(a.index - b.index) < 0;
 }
 
 /* Both halves may have been used between two looks: the older index first. A store to the first
  * half that came before one seen in the second is there by then. */
 static void sweep(struct st_register *at)
 {
-    uint64_t value[2] = {*at->shadow, *st_half(at->shadow, 1)};
-    bool second = value[1] != at->last[1];
-    if (__builtin_expect(value[0] == at->last[0] && !second, 1))
+    uint64_t first = take(at->shadow), second = take(st_half(at->shadow, 1));
+    if (__builtin_expect(!first && !second, 1))
         return;
-    if (second)
-        value[0] = *at->shadow;
-    if (second && value[0] != at->last[0]) {
-        struct st_doorbell_value a = st_doorbell_decode(value[0]), b = st_doorbell_decode(value[1]);
-        if (a.qpn == b.qpn && (int16_t)(uint16_t)(a.index - b.index) > 0) {
-            ring(at, 1, value[1]);
-            second = false;
-        }
+    if (precedes(second, first)) {
+        ring(at, 1, second);
+        second = 0;
     }
-    if (value[0] != at->last[0])
-        ring(at, 0, value[0]);
-    if (second)
-        ring(at, 1, value[1]);
+    if (first)
+        ring(at, 0, first);
+    if (!second)
+        return;
+    uint64_t late = *at->shadow;
+    if (precedes(late, second) && __atomic_compare_exchange_n(at->shadow, &late, 0, false,
+                                                              __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+        ring(at, 0, late);
+    ring(at, 1, second);
 }
 
 /* --- what others ask for ---------------------------------------------------------------------------- */
@@ -96,11 +109,9 @@ static void answer(const struct st_message *message)
         return;
     uint16_t ahead = (uint16_t)(message->index16 - (uint16_t)pair->forwarded);
     uint32_t most = pair->made.sq_slots ? pair->made.sq_slots : ST_PAIR_SLOTS_MAX;
-    if (!ahead && pair->again)
-        st_forward(pair, pair->at, pair->half, pair->value, 0, ST_DOORBELL_AGAIN, st_now());
-    else if (ahead && ahead <= most && ST_LOAD(&pair->at->pairs) > 1)
-        st_forward(pair, pair->at, 0, doorbell_of(pair->made.qpn, (uint16_t)message->index16), ahead,
-                ST_DOORBELL_SYNTHESIZED, st_now());
+    if (ahead && ahead <= most && ST_LOAD(&pair->at->pairs) > 1)
+        st_forward(pair, pair->at, 0, doorbell_of(pair->made.qpn, (uint16_t)message->index16),
+                   ahead, ST_DOORBELL_SYNTHESIZED, st_now());
 }
 
 /* After a last look; false: the copier could not be told, and will be. */
@@ -121,7 +132,9 @@ static bool leave(struct st_pair *pair)
     if (at)
         __atomic_sub_fetch(&at->pairs, 1, __ATOMIC_RELAXED);
     ST_STORE(&pair->at, NULL);
-    return pair->left = st_queue_put(&st_to_copier, &message);
+    bool told = st_queue_put(&st_to_copier, &message);
+    ST_STORE(&pair->left, told);
+    return told;
 }
 
 static void end_register(struct st_register *at)
@@ -140,7 +153,7 @@ static bool attend(void)
     bool all = true;
     for (uint32_t i = 0; i < ST_LOAD(&st_pairs_used); i++) {
         uint32_t state = ST_LOAD(&st_pairs[i].state);
-        if ((state == ST_ENDING || state == ST_ABANDONED) && !st_pairs[i].left)
+        if ((state == ST_ENDING || state >= ST_ABANDONED) && !st_pairs[i].left)
             all &= leave(&st_pairs[i]);
     }
     active_count = 0;
@@ -165,7 +178,7 @@ static void rest(uint64_t round)
     else if (now - last_ring > BUSY_US * st_tsc_per_us && round % YIELD_ROUNDS == 0)
         sched_yield();
     else if (active_count == 1 && !active[0]->alternates)
-        st_monitor_wait(active[0]->shadow, active[0]->last[0], now + LOOK_US * st_tsc_per_us);
+        st_monitor_wait(active[0]->shadow, 0, now + LOOK_US * st_tsc_per_us);
     else
         _mm_pause();
 }
@@ -174,6 +187,7 @@ void *st_sweeper_run(void *nothing)
 {
     uint32_t attended = UINT32_MAX;
     struct st_message message;
+    st_own_thread();
     prctl(PR_SET_NAME, "st-doorbell");
     for (uint64_t round = 1;; round++) {
         uint32_t attention = ST_LOAD(&st_attention);
