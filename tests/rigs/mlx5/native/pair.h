@@ -67,6 +67,7 @@ struct pair_args {
     uint64_t qps; /* struct pair_qp[] */
     uint64_t times; /* of the timing mode: uint64_t[operations] */
     uint32_t qp_count, rank, operations, bytes, dialect, group, kinds, fault;
+    uint32_t window; /* slots that may be outstanding behind an operation; 0: all */
     uint8_t kind[PAIR_MOST_MIX];
 };
 

@@ -11,7 +11,7 @@
 #include "pair.h"
 
 enum { MOST_QPS = 256, MOST_RANKS = 4 };
-enum memory { IN_GPU, IN_GPU_AS_DMABUF, IN_HOST };
+enum memory { IN_GPU, IN_GPU_AS_DMABUF, IN_HOST, UNCHOSEN };
 enum uar { UAR_OWN, UAR_SHARED, UAR_PLAIN, UAR_BF };
 enum mode { RUN, TIME, PINGPONG };
 
@@ -19,11 +19,11 @@ struct options {
     const char *kernel, *folder; /* of the exchange */
     uint32_t rank, size;
     uint32_t qps, blocks, threads, slots;
-    enum memory memory;
+    enum memory memory, heap;
     enum uar uar;
     enum mode mode;
     bool dci, long_av, verbs, receives;
-    uint32_t warmup, lives, rounds;
+    uint32_t warmup, lives, rounds, window;
     struct pair_args args;
 };
 extern struct options options;

@@ -318,25 +318,31 @@ KERNEL(pair_run)
         turn.casses += kind == PAIR_CAS;
         if ((turn.i + 1) % args->group == 0)
             ring(turn.qp, args->dialect);
+        if (args->window && end >= args->window)
+            wait_for(turn.qp, end - (args->window - 1), args->dialect);
     }
     ring(turn.qp, args->dialect);
     wait_for(turn.qp, end, args->dialect);
 }
 
-/* One thread, one operation at a time: how long each takes until it is complete. */
+/* One thread, one operation at a time or a window full of them: how long each takes until it, or
+ * the first one in the window, is complete. */
 KERNEL(pair_time)
 {
     struct pair_qp *qps = (struct pair_qp *)(uintptr_t)args->qps;
     struct turn turn = {args, &qps[0], 0, 0, 0, PAIR_THREADS_AT};
+    uint64_t end = 0, others = args->window ? args->window - 1 : 0;
     if (place.block || place.thread)
         return;
     for (; turn.i < args->operations && !failed(turn.qp); turn.i++) {
         uint64_t begin = dev_now_ns();
-        uint64_t end = operate(&turn, args->kind[0]);
+        end = operate(&turn, args->kind[0]);
         ring(turn.qp, args->dialect);
-        wait_for(turn.qp, end, args->dialect);
+        if (end > others)
+            wait_for(turn.qp, end - others, args->dialect);
         dev_store64(args->times + 8 * (uint64_t)turn.i, dev_now_ns() - begin);
     }
+    wait_for(turn.qp, end, args->dialect);
 }
 
 /* Two processes in turns: an inline WRITE to the other's cell, which the other waits for. */

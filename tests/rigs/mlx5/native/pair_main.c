@@ -5,12 +5,15 @@
  *   mix=A,B,...      write read inline long add cas swap8 xor8 add4 swap4 imm send dump
  *   dialect=         nvshmem doca rdma rocshmem blueflame proxy
  *   uar=             own shared plain bf       memory=        gpu dmabuf host (of the rings)
+ *   heap=            the same, of the data (default: gpu, or dmabuf as the rings)
  *   qps=N blocks=N threads=N slots=N group=N   (group: operations behind one doorbell)
  *   dci=1 av=long    address vectors           make=verbs     queue pairs of libibverbs
  *   mode=            run time pingpong         warmup=N       operations left out of the times
+ *   window=N         slots outstanding at most; mode=time: in rounds after the mix's first turn
  *   fault=           remote_key local_key bounds index number opcode: every WQE is wrong
  *   receives=1       the senders have receive queues, too, which come first in their memory
- *   lives=N          queue pairs are reset and connected again   rounds=N   all is made anew
+ *   lives=N          queue pairs are reset and connected again   rounds=N   all is made anew;
+ *                    mode=time: each round takes one of the mix
  *   rank=R size=N folder=PATH                  several processes; folder: where they meet */
 #include <inttypes.h>
 #include <pthread.h>
@@ -29,6 +32,7 @@ struct options options = {.kernel = "pair_kernel.so",
                           .rounds = 1,
                           .qps = 1,
                           .blocks = 1,
+                          .heap = UNCHOSEN,
                           .threads = 1,
                           .slots = 256,
                           .args = {.operations = 100, .bytes = 256, .group = 1, .kinds = 1}};
@@ -41,6 +45,7 @@ static const char *const faults[] = {"none",   "remote_key", "local_key", "bound
                                      "index", "number",     "opcode"};
 static const char *const modes[] = {"run", "time", "pingpong"};
 static atomic_bool proxy_ends;
+static struct pair_args mix; /* of all rounds */
 
 void fail(const char *what, long code)
 {
@@ -90,7 +95,8 @@ static bool number_read(const char *name, const char *value)
                    {"threads", &options.threads},     {"slots", &options.slots},
                    {"group", &options.args.group},    {"rank", &options.rank},
                    {"lives", &options.lives},         {"rounds", &options.rounds},
-                   {"size", &options.size},           {"warmup", &options.warmup}};
+                   {"size", &options.size},           {"warmup", &options.warmup},
+                   {"window", &options.window}};
     for (size_t i = 0; i < COUNT(numbers); i++)
         if (!strcmp(name, numbers[i].name)) {
             *numbers[i].at = (uint32_t)strtoul(value, NULL, 10);
@@ -115,6 +121,8 @@ static void option_read(const char *name, char *value)
         options.uar = choice(value, uars, COUNT(uars));
     else if (!strcmp(name, "memory"))
         options.memory = choice(value, memories, COUNT(memories));
+    else if (!strcmp(name, "heap"))
+        options.heap = choice(value, memories, COUNT(memories));
     else if (!strcmp(name, "mode"))
         options.mode = choice(value, modes, COUNT(modes));
     else if (!strcmp(name, "dci"))
@@ -144,10 +152,13 @@ void options_read(int count, char **texts)
     need("size", options.size == 0 || options.size > MOST_RANKS);
     need("bytes", options.args.bytes < 8 && has_kind(PAIR_SEND));
     need("dci", options.dci && (has_kind(PAIR_SEND) || has_kind(PAIR_IMM)));
-    need("mix", options.mode == TIME && options.args.kinds != 1);
     need("group", options.args.group == 0);
     need("lives", options.lives > 1 && (has_kind(PAIR_SEND) || has_kind(PAIR_IMM)));
     need("lives", options.lives > 1 && options.verbs);
+    need("window", options.window > options.slots);
+    if (options.heap == UNCHOSEN)
+        options.heap = options.memory == IN_HOST ? IN_GPU : options.memory;
+    options.args.window = options.window;
     options.args.rank = options.rank;
     options.args.qp_count = options.qps;
 }
@@ -197,6 +208,11 @@ static void times_print(void)
     uint64_t *times = malloc(count * sizeof(*times));
     need("memory", !times);
     cuda_get(times, options.args.times, count * sizeof(*times));
+    uint64_t all = 0;
+    for (uint32_t i = from; i < count; i++)
+        all += times[i];
+    printf(", \"kind\": \"%s\", \"window\": %u, \"per_second\": %.0f", kinds[options.args.kind[0]],
+           options.args.window, all ? (count - from) * 1e9 / (double)all : 0.0);
     qsort(times + from, count - from, sizeof(*times), by_value);
     printf(", \"ns\": {");
     static const unsigned shares[] = {50, 90, 99};
@@ -291,12 +307,23 @@ static uint64_t round_run(void)
     return wrong;
 }
 
+static void kind_choose(uint32_t turn)
+{
+    options.args.kinds = 1;
+    options.args.kind[0] = mix.kind[turn % mix.kinds];
+    options.args.window = turn < mix.kinds ? 0 : options.window;
+}
+
 int main(int count, char **texts)
 {
     uint64_t wrong = 0;
     options_read(count, texts);
+    mix = options.args;
     cuda_start();
-    for (uint32_t i = 0; i < options.rounds; i++)
+    for (uint32_t i = 0; i < options.rounds; i++) {
+        if (options.mode == TIME)
+            kind_choose(i);
         wrong += round_run();
+    }
     return wrong ? 1 : 0;
 }

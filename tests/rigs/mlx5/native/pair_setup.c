@@ -47,9 +47,9 @@ static uint32_t umem_of(uint64_t at, uint64_t size)
 static void heap_make(void)
 {
     heap_layout();
-    setup.heap = cuda_memory(setup.heap_size, options.memory == IN_HOST ? IN_GPU : options.memory);
+    setup.heap = cuda_memory(setup.heap_size, options.heap);
     heap_fill();
-    if (options.memory == IN_GPU_AS_DMABUF) {
+    if (options.heap == IN_GPU_AS_DMABUF) {
         int fd = cuda_dmabuf(setup.heap, setup.heap_size);
         setup.mr = ibv_reg_dmabuf_mr(setup.pd, 0, setup.heap_size, setup.heap, fd, ACCESS);
         close(fd);
