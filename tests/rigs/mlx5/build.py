@@ -6,6 +6,7 @@ By hand: ``python -m tests.rigs.mlx5.build FOLDER [NVCC]``.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -85,19 +86,42 @@ def build(folder: Path, nvcc: str | None = None) -> Built:
     _library(driver, "libcuda.so.1", stand_in, "-ldl")
     # Linked with the system's libraries: the emulated ones must have the same symbol versions.
     links = ("-lmlx5", "-libverbs", "-ldl")
-    cubin = programs / "pair_kernel.cubin"
     if nvcc:
+        cubin = programs / "pair_kernel.cubin"
         source = str(SOURCES / "pair_kernel.cu")
         command = [nvcc, f"-arch={_ARCHITECTURE}", "-cubin", "-o", str(cubin), source]
         subprocess.run(command, check=True, timeout=300)
+    compile_c(programs / "gpu_pair", tuple(f"pair_{name}" for name in _PAIR), *links)
+    compile_c(programs / "pair_kernel.so", ("pair_kernel",), "-shared")
+    _library(nic, "libmlx5emu_cuda.so", ("strip",), _versions("strip"), "-ldl")
+    return built_in(folder)
+
+
+def built_in(folder: Path) -> Built:
+    """What was compiled into a folder."""
+    nic, programs = folder / "nic", folder / "programs"
+    cubin = programs / "pair_kernel.cubin"
     return Built(
         nic=nic,
-        driver=driver,
-        pair=compile_c(programs / "gpu_pair", tuple(f"pair_{name}" for name in _PAIR), *links),
-        kernels=compile_c(programs / "pair_kernel.so", ("pair_kernel",), "-shared"),
-        cubin=cubin if nvcc else None,
-        strip=_library(nic, "libmlx5emu_cuda.so", ("strip",), _versions("strip"), "-ldl"),
+        driver=folder / "driver",
+        pair=programs / "gpu_pair",
+        kernels=programs / "pair_kernel.so",
+        cubin=cubin if cubin.exists() else None,
+        strip=nic / "libmlx5emu_cuda.so",
     )
+
+
+def nvcc_found() -> str:
+    """The compiler for GPUs: on the path, or where CUDA is usually installed.
+
+    Raises:
+        FileNotFoundError: There is none.
+    """
+    usual = sorted(map(str, Path("/usr/local").glob("cuda*/bin/nvcc")))
+    found = shutil.which("nvcc") or (usual[-1] if usual else None)
+    if found is None:
+        raise FileNotFoundError("no nvcc: the CUDA toolkit is not installed")
+    return found
 
 
 if __name__ == "__main__":

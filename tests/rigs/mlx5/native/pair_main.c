@@ -211,8 +211,9 @@ static void times_print(void)
     uint64_t all = 0;
     for (uint32_t i = from; i < count; i++)
         all += times[i];
-    printf(", \"kind\": \"%s\", \"window\": %u, \"per_second\": %.0f", kinds[options.args.kind[0]],
-           options.args.window, all ? (count - from) * 1e9 / (double)all : 0.0);
+    printf(", \"mode\": \"%s\", \"kind\": \"%s\", \"window\": %u, \"per_second\": %.0f",
+           modes[options.mode], kinds[options.args.kind[0]], options.args.window,
+           all ? (count - from) * 1e9 / (double)all : 0.0);
     qsort(times + from, count - from, sizeof(*times), by_value);
     printf(", \"ns\": {");
     static const unsigned shares[] = {50, 90, 99};
