@@ -21,7 +21,7 @@ PARTS = (
 @pytest.fixture(scope="session")
 def repeat_driver(native_lib: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The compiled repeat_driver.c with the repeater in it."""
-    own = [str(HERE / f"{name}.c") for name in ("wqe", "cuda", "program")]
+    own = [str(HERE / f"{name}.c") for name in ("wqe", "cuda", "program", "ends")]
     parts = [str(NATIVE / "gpu" / f"{name}.c") for name in PARTS]
     link = [f"-L{native_lib}", "-lsigmatrace_core", f"-Wl,-rpath,{native_lib}"]
     target = tmp_path_factory.mktemp("repeat") / "repeat_driver"

@@ -25,7 +25,7 @@ _Noreturn void fail(const char *what)
 
 /* --- the NIC ------------------------------------------------------------------------------------ */
 
-uint64_t nic_last[QUEUES][2];
+bool by_record;
 
 static uint64_t be(uint64_t value, int first, int bytes)
 {
@@ -43,6 +43,8 @@ static void nic_take(uint64_t value)
         struct queue *q = &queues[i];
         if (q->qpn != qpn)
             continue;
+        if (by_record)
+            index = (uint16_t)__builtin_bswap32(__atomic_load_n(q->record + 1, __ATOMIC_ACQUIRE));
         uint16_t more = (uint16_t)(index - (uint16_t)q->consumed);
         if (more > 32768) /* the older one of two halves, seen later */
             continue;
@@ -59,10 +61,9 @@ void *nic_run(void *nothing)
         for (uint32_t i = 0; i < __atomic_load_n(&queue_count, __ATOMIC_ACQUIRE); i++)
             for (int half = 0; half < 2; half++) {
                 volatile uint64_t *word = (void *)((uintptr_t)queues[i].real ^ (half ? 0x100 : 0));
-                uint64_t value = *word;
-                if (value == nic_last[i][half])
+                uint64_t value = *word ? __atomic_exchange_n(word, 0, __ATOMIC_ACQ_REL) : 0;
+                if (!value)
                     continue;
-                nic_last[i][half] = value;
                 nic_take(value);
                 any = true;
             }

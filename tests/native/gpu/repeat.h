@@ -45,7 +45,8 @@ extern uint8_t *gpu_ring; /* where the next ring is to be, if not in the host's 
  * the sweeper sees to that. One that uses all of it may. */
 extern bool greedy;
 uint32_t room(const struct queue *q);
-extern uint64_t nic_last[QUEUES][2];
+/* The NIC goes by the doorbell record that it finds with a doorbell. */
+extern bool by_record;
 void *nic_run(void *nothing);
 void *memory(size_t size);
 void await(const uint64_t *counter, uint64_t least);
@@ -60,6 +61,14 @@ void store(struct queue *q, uint64_t value);
 void ring_bell(struct queue *q, int dialect);
 const struct st_pair *pair_of(const struct queue *q);
 void finish(struct queue *q);
+
+/* ends.c: cases of lives that end. */
+void leave(void);
+void cut(void);
+void late(void);
+void unseen(void);
+void lives(uint32_t count);
+void exits(void);
 
 _Noreturn void fail(const char *what);
 

@@ -40,17 +40,21 @@ static void mix(uint32_t slots, uint32_t count, int vector, int dialect, uint32_
     finish(q);
 }
 
-/* Doorbell, doorbell record, the same doorbell. */
-static void twice(uint32_t count)
+/* Doorbell, doorbell record, the same doorbell: seen apart, or as they come. */
+static void twice(uint32_t count, bool apart)
 {
+    by_record = true;
     struct queue *q = make_queue(64, 0, true);
     for (uint32_t n = 0; n < count; n++) {
         post(q, 1, n);
         store(q, doorbell(q, 0));
+        if (apart)
+            await(&pair_of(q)->doorbells, 2ul * n + 1);
         write_record(q);
         store(q, doorbell(q, 0));
         await(&q->consumed, q->posted);
-        await(&pair_of(q)->doorbells, 2ul * n + 2); /* the NIC, which polls, sees one */
+        if (apart) /* or the next one overwrites it */
+            await(&pair_of(q)->doorbells, 2ul * n + 2);
     }
     finish(q);
 }
@@ -89,8 +93,8 @@ static void overwritten(void)
     b->half = 0x100;
     post(b, 4, 2);
     ring_bell(b, 0);
-    await(&a->consumed, 1);
-    await(&b->consumed, 1);
+    await(&pair_of(a)->forwarded, a->posted); /* the NIC may miss it if both are made of records */
+    await(&pair_of(b)->forwarded, b->posted);
     finish(a);
     finish(b);
 }
@@ -147,29 +151,6 @@ static void stall(uint32_t count)
     finish(q);
 }
 
-/* The queue pair goes while the copier stands still, and so does its memory. */
-static void leave(void)
-{
-    make_gpu();
-    struct queue *held = make_queue(16, 0, true);
-    gpu_ring = NULL;
-    struct queue *q = make_queue(64, 0, true);
-    cuda_closed = true;
-    post(held, 1, 1);
-    ring_bell(held, 0);
-    await(&held->consumed, 1);
-    nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL); /* the copier is within its copy */
-    for (uint32_t n = 0; n < 10; n++)
-        post(q, 1, n);
-    ring_bell(q, 0);
-    await(&q->consumed, q->posted);
-    finish(q);
-    munmap(q->ring, 64 * 64);
-    munmap(q->record, PAGE);
-    __atomic_store_n(&cuda_closed, false, __ATOMIC_RELEASE);
-    finish(held);
-}
-
 /* Registers and queue pairs come and go at the same addresses, with the same numbers; a queue pair
  * is reset and counts from 0 again; what rings afterwards is nobody's, but rings. */
 static void reuse(uint32_t count)
@@ -177,7 +158,6 @@ static void reuse(uint32_t count)
     for (uint32_t n = 0; n < count; n++) {
         queue_count = 0;
         memset((void *)reals, 0, PAGE);
-        memset(nic_last, 0, sizeof(nic_last));
         struct queue *q = make_queue(64, 0, true);
         for (uint32_t i = 0; i <= n; i++)
             post(q, 1, i);
@@ -201,8 +181,7 @@ static void reuse(uint32_t count)
         printf("nobody %lu\n", doorbell(q, 0));
         if (!st_register_remove((void *)q->shadow))
             fail("the register did not go");
-        if (*q->real != doorbell(q, 0))
-            fail("the last sweep came too late");
+        await(&q->consumed, q->posted); /* the last sweep saw it */
         store(q, 1);
         if (st_register_real((void *)q->shadow))
             fail("a register that has gone");
@@ -351,6 +330,8 @@ int main(int argc, char **argv)
         fuzz(n[0]);
         return 0;
     }
+    if (!strcmp(name, "exits"))
+        exits();
     if (!strcmp(name, "latency")) {
         latency(n[0]);
         return 0;
@@ -362,7 +343,7 @@ int main(int argc, char **argv)
     if (!strcmp(name, "mix"))
         mix(n[0], n[1], (int)n[2], (int)n[3], n[4]);
     else if (!strcmp(name, "twice"))
-        twice(n[0]);
+        twice(n[0], n[1]);
     else if (!strcmp(name, "shared"))
         shared(n[0]);
     else if (!strcmp(name, "overwritten"))
@@ -375,6 +356,14 @@ int main(int argc, char **argv)
         stall(n[0]);
     else if (!strcmp(name, "leave"))
         leave();
+    else if (!strcmp(name, "cut"))
+        cut();
+    else if (!strcmp(name, "late"))
+        late();
+    else if (!strcmp(name, "unseen"))
+        unseen();
+    else if (!strcmp(name, "lives"))
+        lives(n[0]);
     else if (!strcmp(name, "reuse"))
         reuse(n[0]);
     else if (!strcmp(name, "many"))

@@ -1,6 +1,7 @@
 /* The copier's reading of doorbell records, the index that a queue pair last announced in memory.
  * Those of registers with several queue pairs are read after each of their doorbells and once a
- * millisecond, because a value may have been overwritten before the sweeper saw it. */
+ * millisecond, because a value may have been overwritten before the sweeper saw it; and before one
+ * of them goes. */
 #include <string.h>
 
 #include "repeater.h"
@@ -8,6 +9,7 @@
 #define TICK_US 1000u
 
 uint32_t st_changed;
+uint64_t st_records_rounds;
 
 static uint64_t tick_tsc;
 
@@ -63,6 +65,8 @@ void st_records_look(void)
     if (tick)
         tick_tsc = now;
     bool changed = ST_LOAD(&st_changed) && __atomic_exchange_n(&st_changed, 0, __ATOMIC_SEQ_CST);
-    if (tick || changed)
+    if (tick || changed) {
         read_shared();
+        ST_STORE(&st_records_rounds, st_records_rounds + 1);
+    }
 }

@@ -113,7 +113,7 @@ struct st_gpu_qp_totals {
     uint64_t doorbells;      /* forwarded, each repetition too */
     uint64_t slots;          /* that they announced */
     uint64_t invalid_slots;  /* of these: read, but of no WQE of this queue pair */
-    uint64_t uncopied_slots; /* and never read */
+    uint64_t uncopied_slots; /* and not recorded: never read, or not in time */
 };
 struct st_gpu_qp_new {
     uint32_t qpn, object;

@@ -7,6 +7,7 @@
 
 #define SWEPT_MS 1000u /* for the last look at the register; that takes a microsecond */
 #define COPIED_MS 50u
+#define RECORD_MS 200u /* the copier may wait for a CPU */
 
 struct st_pair st_pairs[ST_PAIRS];
 uint32_t st_pairs_used;
@@ -115,6 +116,25 @@ static void abandon(struct st_pair *pair)
         st_nap(20);
 }
 
+/* Of a shared register: a last doorbell may have been overwritten; the record tells. The sweeper
+ * takes what it says before it lets the pair go. */
+static void look_at_record(const struct st_pair *pair)
+{
+    const struct st_register *at = ST_LOAD(&pair->at);
+    if (!pair->record || !at || ST_LOAD(&at->pairs) < 2 || !st_repeater_here())
+        return;
+    uint64_t wanted = ST_LOAD(&st_records_rounds) + 2; /* one may be on its way already */
+    uint64_t until = st_now() + RECORD_MS * 1000 * st_tsc_per_us;
+    while (ST_LOAD(&st_records_rounds) < wanted) {
+        if (st_now() > until) {
+            st_lost("gpu: queue pair whose last doorbells may not have been seen", 1);
+            return;
+        }
+        ST_STORE(&st_changed, 1);
+        st_nap(20);
+    }
+}
+
 /* False: not all is done. */
 static bool finish(struct st_pair *pair)
 {
@@ -129,6 +149,7 @@ static bool finish(struct st_pair *pair)
 
 static void end(struct st_pair *pair, struct st_gpu_qp_totals *totals)
 {
+    look_at_record(pair);
     if (!st_swap_state(&pair->state, ST_ACTIVE, ST_ENDING))
         return;
     bool ended = finish(pair) || !st_swap_state(&pair->state, ST_ENDING, ST_ABANDONED);

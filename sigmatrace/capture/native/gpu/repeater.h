@@ -162,8 +162,9 @@ extern uint32_t st_hurry;       /* counts: somebody waits, do not gather */
 
 /* --- dbrec.c: the copier's, doorbell records ------------------------------------------------------------ */
 
-/* Set by the sweeper: a register with several pairs was used, look at all their records. */
+/* Set by others: a register with several pairs was used, look at all their records. */
 extern uint32_t st_changed;
+extern uint64_t st_records_rounds; /* in which they were looked at */
 /* Reads what is due; between two batches. */
 void st_records_look(void);
 

@@ -104,7 +104,8 @@ static uint64_t doorbell_of(uint32_t qpn, uint16_t index)
 static void answer(const struct st_message *message)
 {
     struct st_pair *pair = &st_pairs[message->pair];
-    if (pair->life != message->life || ST_LOAD(&pair->state) != ST_ACTIVE || !pair->at ||
+    uint32_t state = ST_LOAD(&pair->state);
+    if (pair->life != message->life || (state != ST_ACTIVE && state != ST_ENDING) || !pair->at ||
         ST_LOAD(&pair->at->state) != ST_ACTIVE)
         return;
     uint16_t ahead = (uint16_t)(message->index16 - (uint16_t)pair->forwarded);
@@ -114,10 +115,18 @@ static void answer(const struct st_message *message)
                    ahead, ST_DOORBELL_SYNTHESIZED, st_now());
 }
 
+static void answer_all(void)
+{
+    struct st_message message;
+    while (st_queue_take(&st_to_sweeper, &message))
+        answer(&message);
+}
+
 /* After a last look; false: the copier could not be told, and will be. */
 static bool leave(struct st_pair *pair)
 {
     struct st_register *at = pair->at;
+    answer_all(); /* its record was read before it was to end */
     if (at)
         sweep(at);
     struct st_message message = {.pair = (uint32_t)(pair - st_pairs),
@@ -186,18 +195,16 @@ static void rest(uint64_t round)
 void *st_sweeper_run(void *nothing)
 {
     uint32_t attended = UINT32_MAX;
-    struct st_message message;
     st_own_thread();
     prctl(PR_SET_NAME, "st-doorbell");
     for (uint64_t round = 1;; round++) {
+        uint64_t before = last_ring;
         uint32_t attention = ST_LOAD(&st_attention);
         if (__builtin_expect(attention != attended, 0))
             attended = attend() ? attention : attended;
-        uint64_t before = last_ring;
         for (uint32_t i = 0; i < active_count; i++)
             sweep(active[i]);
-        while (st_queue_take(&st_to_sweeper, &message))
-            answer(&message);
+        answer_all();
         st_forward_catch_up();
         ST_STORE(&st_sweeper_beat, round);
         if (before == last_ring)
