@@ -36,15 +36,15 @@ class Sizes:
     overhead: overhead.Size
 
 
-FULL = Sizes(150, 70_000, 2_720_000, 80_000, 8, overhead.Size(5000, 1000, 5))
-SMALL = Sizes(12, 500, 800, 80, 2, overhead.Size(40, 10, 2))
+FULL = Sizes(150, 70_000, 2_720_000, 80_000, 8, overhead.Size(5000, 1000, 5, 20_000))
+SMALL = Sizes(12, 500, 800, 80, 2, overhead.Size(40, 10, 2, 50))
 
 
 def _arguments(words: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="gpu-test", description=__doc__)
     parser.add_argument("--stand-in", action="store_true", help="no GPU, and small numbers")
     parser.add_argument("--steps", default="cases,persistent,pairs,overhead", help="which of these")
-    parser.add_argument("--rings", default="host,gpu", help="of step overhead: host, gpu or both")
+    parser.add_argument("--rings", default="mirrored,host,gpu", help="of step overhead: which")
     parser.add_argument("--rig", type=Path, help="folder where the rig was built; else: build it")
     parser.add_argument("--lib", type=Path, help=f"folder of {_LIBRARY}")
     parser.add_argument("--timeout", type=float, default=60, help="of one program, in seconds")
@@ -78,9 +78,10 @@ def _step_persistent(runner: Runner, sizes: Sizes) -> None:
     for mode, memory, doorbells in (
         ("simple", "host", many),
         ("full", "host", many),
+        ("full", "mirrored", many),
         ("full", "gpu", few),
     ):
-        point = f"persistent kernel, {sizes.qps} queue pairs in {memory} memory, mode {mode}"
+        point = f"persistent kernel, {sizes.qps} queue pairs, rings: {memory}, mode {mode}"
         step = partial(cases.persistent, runner, mode, memory, sizes.qps, doorbells)
         runner.judge(point, step)
 
@@ -100,7 +101,7 @@ def _step_overhead(runner: Runner, sizes: Sizes, memories: list[str]) -> list[st
     for memory in memories:
         tables: list[overhead.Table] = []
         step = partial(_measured, runner, sizes.overhead, tables, memory)
-        runner.judge(f"overhead, rings in {memory} memory", step)
+        runner.judge(f"overhead, rings: {memory}", step)
         for table in tables:
             overhead.judge(runner, table)
             lines += ["", *overhead.lines(table, sizes.overhead)]

@@ -113,7 +113,7 @@ def persistent(runner: Runner, mode: str, memory: str, qps: int, doorbells: int)
     Args:
         runner: Runs it.
         mode: Of the trace.
-        memory: Of rings and data: "host" (the emulated NIC is fast there) or "gpu".
+        memory: Of rings; "host" and "mirrored": the emulated NIC is fast, and data in the host.
         qps: Queue pairs.
         doorbells: Of all together.
 
@@ -122,7 +122,8 @@ def persistent(runner: Runner, mode: str, memory: str, qps: int, doorbells: int)
     """
     ops = doorbells // qps
     options = ("mix=inline", f"qps={qps}", f"blocks={qps}", f"ops={ops}", "window=1")
-    where = (f"memory={memory}", f"heap={memory}", "slots=1024")
+    data = "heap=gpu" if memory == "gpu" else "heap=host"
+    where = (f"memory={memory}", data, "slots=1024")
     env = {"SIGMATRACE_MODE": mode, "MLX5EMU_LOG": "0"}
     with runner.traced(*options, *where, ranks=1, **env) as (traced,):
         judge.counts(traced)
@@ -134,5 +135,6 @@ def persistent(runner: Runner, mode: str, memory: str, qps: int, doorbells: int)
             slots = f"all {traced.node.total('slots')} slots with the value that the GPU wrote"
         took_s = traced.node.program["run_ns"] / 1e9
         size = traced.rank.file_bytes / 1e6
+        delay = judge.forwarding(traced)
         _kernel(runner, traced, qps)
-    return f"{rings} doorbells in {took_s:.2f} s, 0 lost; {slots}; trace {size:.0f} MB"
+    return f"{rings} doorbells in {took_s:.2f} s, 0 lost; {slots}; {delay}; trace {size:.0f} MB"

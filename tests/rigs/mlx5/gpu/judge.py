@@ -146,6 +146,13 @@ def doorbells_one_by_one(traced: Traced) -> int:
     return rings
 
 
+def forwarding(traced: Traced) -> str:
+    """How long doorbells took from being seen to being forwarded."""
+    ticks = traced.rank.records(DOORBELL)["delay_tsc"]
+    p50, p99, most = np.percentile(ticks, (50, 99, 100)) * 1e9 / traced.rank.tsc_hz
+    return f"seen to forwarded: p50 {p50:.0f} ns, p99 {p99:.0f} ns, at most {most / 1e3:.0f} us"
+
+
 def counts(traced: Traced) -> None:
     """Operations and bytes of each queue pair are those that the NIC and the GPU counted."""
     went_well(traced.node)

@@ -103,11 +103,16 @@ def cpus() -> tuple[Cpus, ...]:
     cores = _cores()
     if len(cores) < _CORES or not shutil.which("taskset"):
         return ()
-    polling, others = cores[: 2 * _POLLING], cores[2 * _POLLING :]
+    # A virtual machine may not tell which processors share a core: then usually neighbours do.
+    # So every other one polls, and its neighbour is left alone, where there are enough.
+    apart = 2 if len(cores) >= 2 * _CORES else 1
+    polling = cores[apart : apart * (2 * _POLLING + 1) : apart]
+    rest = cores[:apart] + cores[apart * (2 * _POLLING + 1) :]
     found = []
     for rank in range(2):
         nic, sweeper, copier = (own[0] for own in polling[rank * _POLLING :][:_POLLING])
-        program = ",".join(str(cpu) for own in others[rank::2] for cpu in own)
+        own = rest[: len(rest) // 2] if rank == 0 else rest[len(rest) // 2 :]
+        program = ",".join(str(cpu) for core in own for cpu in core)
         found.append(Cpus(program, str(nic), f"{sweeper},{copier}"))
     return tuple(found)
 

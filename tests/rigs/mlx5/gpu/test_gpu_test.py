@@ -23,7 +23,7 @@ INLINE = ("mix=inline", "ops=40", "qps=2", "blocks=2", "window=1", "slots=256")
 @pytest.fixture
 def library() -> Path:
     """Folder of the tracer's libraries."""
-    folder = installed_lib()
+    folder: Path | None = installed_lib()
     if folder is None or not (folder / "libsigmatrace_gpu.so").exists():
         pytest.skip("no libsigmatrace_gpu.so: it is built where the headers of libmlx5 are")
     return folder
@@ -139,10 +139,10 @@ def test_all_steps(
     printed, written = capsys.readouterr().out, page.read_text()
     assert written in printed
     assert FAIL not in written
-    for what in ("dialect=doca", "persistent kernel", "two processes", "overhead, rings in gpu"):
+    for what in ("dialect=doca", "persistent kernel", "two processes", "overhead, rings: mirrored"):
         assert what in written
     for operation in ("Put+Quiet", "Get", "FetchAdd", "Ping-Pong"):
-        assert written.count(f"| {operation} | forward-first |") == 2
+        assert written.count(f"| {operation} | forward-first |") == 3
 
 
 def test_without_a_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

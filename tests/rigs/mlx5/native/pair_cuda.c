@@ -33,7 +33,7 @@ static void lookup(void *out, const char *name)
 {
     static int (*find)(const char *, void **, int, uint64_t, int *);
     if (!find) {
-        void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+        void *library = dlopen("libcuda.so.1", RTLD_NOW);
         *(void **)&find = library ? dlsym(library, "cuGetProcAddress_v2") : NULL;
     }
     need(name, !find || find(name, out, VERSION, 0, NULL));

@@ -11,7 +11,8 @@
 #include "pair.h"
 
 enum { MOST_QPS = 256, MOST_RANKS = 4 };
-enum memory { IN_GPU, IN_GPU_AS_DMABUF, IN_HOST, UNCHOSEN };
+/* MIRRORED: the send queues in the GPU and, for the NIC, in the host; the rest in the host. */
+enum memory { IN_GPU, IN_GPU_AS_DMABUF, IN_HOST, MIRRORED, UNCHOSEN };
 enum uar { UAR_OWN, UAR_SHARED, UAR_PLAIN, UAR_BF };
 enum mode { RUN, TIME, PINGPONG };
 
@@ -22,8 +23,8 @@ struct options {
     enum memory memory, heap;
     enum uar uar;
     enum mode mode;
-    bool dci, long_av, verbs, receives;
-    uint32_t warmup, lives, rounds, window;
+    bool dci, long_av, verbs, receives, each;
+    uint32_t warmup, lives, rounds;
     struct pair_args args;
 };
 extern struct options options;
@@ -66,6 +67,7 @@ struct queue {
     struct mlx5dv_devx_uar *uar;
     struct ibv_qp *verbs;
     uint64_t sq, record, cq_at, db; /* for the GPU */
+    uint64_t mirror; /* of sq, or 0 */
     uint64_t receives_at, receive_cq;
 };
 struct setup {

@@ -5,15 +5,16 @@
  *   mix=A,B,...      write read inline long add cas swap8 xor8 add4 swap4 imm send dump
  *   dialect=         nvshmem doca rdma rocshmem blueflame proxy
  *   uar=             own shared plain bf       memory=        gpu dmabuf host (of the rings)
- *   heap=            the same, of the data (default: gpu, or dmabuf as the rings)
+ *                    mirrored: send queues in the GPU, and for the NIC in the host
+ *   heap=            gpu dmabuf host, of the data (default: gpu, or dmabuf as the rings)
  *   qps=N blocks=N threads=N slots=N group=N   (group: operations behind one doorbell)
  *   dci=1 av=long    address vectors           make=verbs     queue pairs of libibverbs
  *   mode=            run time pingpong         warmup=N       operations left out of the times
- *   window=N         slots outstanding at most; mode=time: in rounds after the mix's first turn
+ *   window=N         slots outstanding at most
  *   fault=           remote_key local_key bounds index number opcode: every WQE is wrong
  *   receives=1       the senders have receive queues, too, which come first in their memory
- *   lives=N          queue pairs are reset and connected again   rounds=N   all is made anew;
- *                    mode=time: each round takes one of the mix
+ *   lives=N          queue pairs are reset and connected again   rounds=N   all is made anew
+ *   each=1           each round takes one of the mix
  *   rank=R size=N folder=PATH                  several processes; folder: where they meet */
 #include <inttypes.h>
 #include <pthread.h>
@@ -40,7 +41,7 @@ static const char *const kinds[] = {"write", "read",  "inline", "long", "add",  
                                     "xor8",  "add4", "swap4",  "imm",  "send", "dump"};
 static const char *const dialects[] = {"nvshmem", "doca", "rdma", "rocshmem", "blueflame", "proxy"};
 static const char *const uars[] = {"own", "shared", "plain", "bf"};
-static const char *const memories[] = {"gpu", "dmabuf", "host"};
+static const char *const memories[] = {"gpu", "dmabuf", "host", "mirrored"};
 static const char *const faults[] = {"none",   "remote_key", "local_key", "bounds",
                                      "index", "number",     "opcode"};
 static const char *const modes[] = {"run", "time", "pingpong"};
@@ -96,7 +97,7 @@ static bool number_read(const char *name, const char *value)
                    {"group", &options.args.group},    {"rank", &options.rank},
                    {"lives", &options.lives},         {"rounds", &options.rounds},
                    {"size", &options.size},           {"warmup", &options.warmup},
-                   {"window", &options.window}};
+                   {"window", &options.args.window}};
     for (size_t i = 0; i < COUNT(numbers); i++)
         if (!strcmp(name, numbers[i].name)) {
             *numbers[i].at = (uint32_t)strtoul(value, NULL, 10);
@@ -125,6 +126,8 @@ static void option_read(const char *name, char *value)
         options.heap = choice(value, memories, COUNT(memories));
     else if (!strcmp(name, "mode"))
         options.mode = choice(value, modes, COUNT(modes));
+    else if (!strcmp(name, "each"))
+        options.each = !strcmp(value, "1");
     else if (!strcmp(name, "dci"))
         options.dci = !strcmp(value, "1");
     else if (!strcmp(name, "av"))
@@ -155,10 +158,11 @@ void options_read(int count, char **texts)
     need("group", options.args.group == 0);
     need("lives", options.lives > 1 && (has_kind(PAIR_SEND) || has_kind(PAIR_IMM)));
     need("lives", options.lives > 1 && options.verbs);
-    need("window", options.window > options.slots);
+    need("window", options.args.window > options.slots);
+    need("heap", options.heap == MIRRORED);
+    need("mix", options.mode == TIME && options.args.kinds != 1 && !options.each);
     if (options.heap == UNCHOSEN)
-        options.heap = options.memory == IN_HOST ? IN_GPU : options.memory;
-    options.args.window = options.window;
+        options.heap = options.memory == IN_GPU_AS_DMABUF ? IN_GPU_AS_DMABUF : IN_GPU;
     options.args.rank = options.rank;
     options.args.qp_count = options.qps;
 }
@@ -208,12 +212,6 @@ static void times_print(void)
     uint64_t *times = malloc(count * sizeof(*times));
     need("memory", !times);
     cuda_get(times, options.args.times, count * sizeof(*times));
-    uint64_t all = 0;
-    for (uint32_t i = from; i < count; i++)
-        all += times[i];
-    printf(", \"mode\": \"%s\", \"kind\": \"%s\", \"window\": %u, \"per_second\": %.0f",
-           modes[options.mode], kinds[options.args.kind[0]], options.args.window,
-           all ? (count - from) * 1e9 / (double)all : 0.0);
     qsort(times + from, count - from, sizeof(*times), by_value);
     printf(", \"ns\": {");
     static const unsigned shares[] = {50, 90, 99};
@@ -224,12 +222,31 @@ static void times_print(void)
     free(times);
 }
 
+/* From the first thread's begin to the last one's end. */
+static void span_print(void)
+{
+    uint32_t count = options.blocks * options.threads;
+    uint64_t *times = malloc(count * 2 * sizeof(*times)), begin = UINT64_MAX, end = 0;
+    need("memory", !times);
+    cuda_get(times, options.args.times, count * 2 * sizeof(*times));
+    for (uint32_t i = 0; i < count; i++) {
+        begin = times[2 * i] < begin ? times[2 * i] : begin;
+        end = times[2 * i + 1] > end ? times[2 * i + 1] : end;
+    }
+    printf(", \"gpu_ns\": %" PRIu64, end - begin);
+    free(times);
+}
+
 static void report(const struct pair_qp *qps, uint64_t wrong, uint64_t run_ns)
 {
     printf("{\"rank\": %u, \"lid\": %u, \"remote_lid\": %u, \"wrong\": %" PRIu64
            ", \"run_ns\": %" PRIu64,
            options.rank, setup.mine.lid, setup.next.lid, wrong, run_ns);
-    if (options.mode != RUN)
+    printf(", \"mode\": \"%s\", \"kind\": \"%s\"", modes[options.mode],
+           kinds[options.args.kind[0]]);
+    if (options.mode == RUN)
+        span_print();
+    else
         times_print();
     printf(", \"qps\": [");
     for (uint32_t k = 0; k < options.qps; k++) {
@@ -262,7 +279,9 @@ static uint64_t kernels_run(struct pair_qp *qps)
     bool has_proxy = options.args.dialect == PAIR_PROXY;
     pthread_t proxy;
     options.args.qps = setup.qps;
-    options.args.times = cuda_memory((uint64_t)options.args.operations * 8, IN_GPU);
+    uint64_t threads = options.blocks * options.threads, operations = options.args.operations;
+    uint64_t times = operations > 2 * threads ? operations : 2 * threads;
+    options.args.times = cuda_memory(times * 8, IN_GPU);
     if (has_proxy)
         need("pthread_create", pthread_create(&proxy, NULL, proxy_run, qps));
     uint64_t begin = now_ns();
@@ -308,13 +327,6 @@ static uint64_t round_run(void)
     return wrong;
 }
 
-static void kind_choose(uint32_t turn)
-{
-    options.args.kinds = 1;
-    options.args.kind[0] = mix.kind[turn % mix.kinds];
-    options.args.window = turn < mix.kinds ? 0 : options.window;
-}
-
 int main(int count, char **texts)
 {
     uint64_t wrong = 0;
@@ -322,8 +334,10 @@ int main(int count, char **texts)
     mix = options.args;
     cuda_start();
     for (uint32_t i = 0; i < options.rounds; i++) {
-        if (options.mode == TIME)
-            kind_choose(i);
+        if (options.each) {
+            options.args.kinds = 1;
+            options.args.kind[0] = mix.kind[i % mix.kinds];
+        }
         wrong += round_run();
     }
     return wrong ? 1 : 0;
