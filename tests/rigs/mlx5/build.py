@@ -6,6 +6,7 @@ By hand: ``python -m tests.rigs.mlx5.build FOLDER [NVCC]``.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ _ENGINE = ("decode", "memory", "objects", "mailbox", "cqe", "execute", "target",
 _COMMON = ("options", "cuda", "setup", "devx", "exchange", "report")
 _PAIR = tuple(f"pair_{name}" for name in (*_COMMON, "main", "verify"))
 _BFS = (*(f"pair_{name}" for name in _COMMON), "bfs_main", "bfs_graph")
+_KERNELS = ("pair_kernel", "bfs_kernel")
 _ARCHITECTURE = "sm_90"
 
 
@@ -68,14 +70,6 @@ def _versions(name: str) -> str:
     return f"-Wl,--version-script,{SOURCES / name}.map"
 
 
-def _cubin(folder: Path, name: str, nvcc: str) -> Path:
-    target = folder / f"{name}.cubin"
-    source = str(SOURCES / f"{name}.cu")
-    command = [nvcc, f"-arch={_ARCHITECTURE}", "-cubin", "-o", str(target), source]
-    subprocess.run(command, check=True, timeout=300)
-    return target
-
-
 def build(folder: Path, nvcc: str | None = None) -> Built:
     """Compiles everything into a folder.
 
@@ -99,18 +93,45 @@ def build(folder: Path, nvcc: str | None = None) -> Built:
     _library(driver, "libcuda.so.1", stand_in, "-ldl")
     # Linked with the system's libraries: the emulated ones must have the same symbol versions.
     links = ("-lmlx5", "-libverbs", "-ldl")
+    compile_c(programs / "gpu_pair", _PAIR, *links)
+    compile_c(programs / "gpu_bfs", _BFS, *links)
+    for name in _KERNELS:
+        if nvcc:
+            source, target = SOURCES / f"{name}.cu", programs / f"{name}.cubin"
+            command = [nvcc, f"-arch={_ARCHITECTURE}", "-cubin", "-o", str(target), str(source)]
+            subprocess.run(command, check=True, timeout=300)
+        compile_c(programs / f"{name}.so", (name,), "-shared")
+    _library(nic, "libmlx5emu_cuda.so", ("strip",), _versions("strip"), "-ldl")
+    return built_in(folder)
+
+
+def built_in(folder: Path) -> Built:
+    """What was compiled into a folder."""
+    nic, programs = folder / "nic", folder / "programs"
+    cubin, bfs_cubin = (programs / f"{name}.cubin" for name in _KERNELS)
     return Built(
         nic=nic,
-        driver=driver,
-        pair=compile_c(programs / "gpu_pair", _PAIR, *links),
-        kernels=compile_c(programs / "pair_kernel.so", ("pair_kernel",), "-shared"),
-        cubin=_cubin(programs, "pair_kernel", nvcc) if nvcc else None,
-        bfs=compile_c(programs / "gpu_bfs", _BFS, *links),
-        bfs_kernels=_cubin(programs, "bfs_kernel", nvcc)
-        if nvcc
-        else compile_c(programs / "bfs_kernel.so", ("bfs_kernel",), "-shared"),
-        strip=_library(nic, "libmlx5emu_cuda.so", ("strip",), _versions("strip"), "-ldl"),
+        driver=folder / "driver",
+        pair=programs / "gpu_pair",
+        kernels=programs / "pair_kernel.so",
+        cubin=cubin if cubin.exists() else None,
+        bfs=programs / "gpu_bfs",
+        bfs_kernels=bfs_cubin if bfs_cubin.exists() else programs / "bfs_kernel.so",
+        strip=nic / "libmlx5emu_cuda.so",
     )
+
+
+def nvcc_found() -> str:
+    """The compiler for GPUs: on the path, or where CUDA is usually installed.
+
+    Raises:
+        FileNotFoundError: There is none.
+    """
+    usual = sorted(map(str, Path("/usr/local").glob("cuda*/bin/nvcc")))
+    found = shutil.which("nvcc") or (usual[-1] if usual else None)
+    if found is None:
+        raise FileNotFoundError("no nvcc: the CUDA toolkit is not installed")
+    return found
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@
 #include "pair.h"
 
 enum { MOST_QPS = 256, MOST_RANKS = 4 };
-enum memory { IN_GPU, IN_GPU_AS_DMABUF, IN_HOST };
+/* MIRRORED: the send queues in the GPU and, for the NIC, in the host; the rest in the host. */
+enum memory { IN_GPU, IN_GPU_AS_DMABUF, IN_HOST, MIRRORED, UNCHOSEN };
 enum uar { UAR_OWN, UAR_SHARED, UAR_PLAIN, UAR_BF };
 enum mode { RUN, TIME, PINGPONG };
 
@@ -19,10 +20,10 @@ struct options {
     const char *kernel, *folder; /* of the exchange */
     uint32_t rank, size;
     uint32_t qps, blocks, threads, slots;
-    enum memory memory;
+    enum memory memory, heap;
     enum uar uar;
     enum mode mode;
-    bool dci, long_av, verbs, receives;
+    bool dci, long_av, verbs, receives, each;
     bool to_all; /* queue pairs to all other ranks in turn; else to the next one */
     uint32_t warmup, lives, rounds, gpus;
     const char *graph; /* of gpu_bfs, as the next ones */
@@ -30,6 +31,7 @@ struct options {
     struct pair_args args;
 };
 extern struct options options;
+extern const char *const kind_names[], *const mode_names[];
 
 /* --- pair_options.c -------------------------------------------------------------------------- */
 
@@ -53,8 +55,8 @@ uint64_t cuda_register(void *at, size_t size);
 /* That of the host's memory, for the GPU. */
 uint64_t cuda_register_memory(void *at, size_t size);
 void cuda_unregister(void *at);
-/* Runs a kernel to its end. */
-void cuda_run(const char *name, const struct pair_args *args, uint32_t blocks, uint32_t threads);
+/* Runs a kernel to its end; the ns that it took. */
+uint64_t cuda_run(const char *name, const struct pair_args *args, uint32_t blocks, uint32_t threads);
 
 /* --- pair_setup.c, pair_devx.c --------------------------------------------------------------- */
 
@@ -71,6 +73,7 @@ struct queue {
     struct mlx5dv_devx_uar *uar;
     struct ibv_qp *verbs;
     uint64_t sq, record, cq_at, db; /* for the GPU */
+    uint64_t mirror; /* of sq, or 0 */
     uint64_t receives_at, receive_cq;
 };
 struct setup {

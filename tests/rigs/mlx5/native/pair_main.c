@@ -5,12 +5,16 @@
  *   mix=A,B,...      write read inline long add cas swap8 xor8 add4 swap4 imm send dump
  *   dialect=         nvshmem doca rdma rocshmem blueflame proxy
  *   uar=             own shared plain bf       memory=        gpu dmabuf host (of the rings)
+ *                    mirrored: send queues in the GPU, and for the NIC in the host
+ *   heap=            gpu dmabuf host, of the data (default: gpu, or dmabuf as the rings)
  *   qps=N blocks=N threads=N slots=N group=N   (group: operations behind one doorbell)
  *   dci=1 av=long    address vectors           make=verbs     queue pairs of libibverbs
  *   mode=            run time pingpong         warmup=N       operations left out of the times
+ *   window=N         slots outstanding at most
  *   fault=           remote_key local_key bounds index number opcode: every WQE is wrong
  *   receives=1       the senders have receive queues, too, which come first in their memory
  *   lives=N          queue pairs are reset and connected again   rounds=N   all is made anew
+ *   each=1           each round takes one of the mix
  *   rank=R size=N folder=PATH                  several processes; folder: where they meet
  *   gpus=N                                     that they share: rank R has R modulo N */
 #include <inttypes.h>
@@ -20,11 +24,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "pair_host.h"
 
 static atomic_bool proxy_ends;
+static struct pair_args mix; /* of all rounds */
 
 /* Rings for the GPU, as NVSHMEM's CPU handler does: the index's bits 16-23 in the first byte. */
 static void proxy_ring(const struct pair_qp *qp, uint64_t next)
@@ -81,22 +85,34 @@ static void times_print(void)
     free(times);
 }
 
+/* From the first thread's begin to the last one's end. */
+static void span_print(void)
+{
+    uint32_t count = options.blocks * options.threads;
+    uint64_t *times = malloc(count * 2 * sizeof(*times)), begin = UINT64_MAX, end = 0;
+    need("memory", !times);
+    cuda_get(times, options.args.times, count * 2 * sizeof(*times));
+    for (uint32_t i = 0; i < count; i++) {
+        begin = times[2 * i] < begin ? times[2 * i] : begin;
+        end = times[2 * i + 1] > end ? times[2 * i + 1] : end;
+    }
+    printf(", \"gpu_ns\": %" PRIu64, end - begin);
+    free(times);
+}
+
 static void report(const struct pair_qp *qps, uint64_t wrong, uint64_t run_ns)
 {
     printf("{\"rank\": %u, \"lid\": %u, \"remote_lid\": %u, \"wrong\": %" PRIu64
            ", \"run_ns\": %" PRIu64,
            options.rank, setup.mine.lid, setup_to(0)->lid, wrong, run_ns);
-    if (options.mode != RUN)
+    printf(", \"mode\": \"%s\", \"kind\": \"%s\"", mode_names[options.mode],
+           kind_names[options.args.kind[0]]);
+    if (options.mode == RUN)
+        span_print();
+    else
         times_print();
     queues_print(qps);
     printf("}\n");
-}
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 static uint64_t kernels_run(struct pair_qp *qps)
@@ -105,14 +121,14 @@ static uint64_t kernels_run(struct pair_qp *qps)
     bool has_proxy = options.args.dialect == PAIR_PROXY;
     pthread_t proxy;
     options.args.qps = setup.qps;
-    options.args.times = cuda_memory((uint64_t)options.args.operations * 8, IN_GPU);
+    uint64_t threads = options.blocks * options.threads, operations = options.args.operations;
+    uint64_t times = operations > 2 * threads ? operations : 2 * threads;
+    options.args.times = cuda_memory(times * 8, IN_GPU);
     if (has_proxy)
         need("pthread_create", pthread_create(&proxy, NULL, proxy_run, qps));
-    uint64_t begin = now_ns();
     bool many = options.mode == RUN;
-    cuda_run(names[options.mode], &options.args, many ? options.blocks : 1,
-             many ? options.threads : 1);
-    uint64_t took = now_ns() - begin;
+    uint64_t took = cuda_run(names[options.mode], &options.args, many ? options.blocks : 1,
+                             many ? options.threads : 1);
     if (has_proxy) {
         atomic_store(&proxy_ends, true);
         pthread_join(proxy, NULL);
@@ -154,8 +170,14 @@ int main(int count, char **texts)
 {
     uint64_t wrong = 0;
     options_read(count, texts);
+    mix = options.args;
     cuda_start();
-    for (uint32_t i = 0; i < options.rounds; i++)
+    for (uint32_t i = 0; i < options.rounds; i++) {
+        if (options.each) {
+            options.args.kinds = 1;
+            options.args.kind[0] = mix.kind[i % mix.kinds];
+        }
         wrong += round_run();
+    }
     return wrong ? 1 : 0;
 }

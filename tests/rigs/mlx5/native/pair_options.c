@@ -16,17 +16,18 @@ struct options options = {.kernel = "pair_kernel.so",
                           .batch = 16,
                           .qps = 1,
                           .blocks = 1,
+                          .heap = UNCHOSEN,
                           .threads = 1,
                           .slots = 256,
                           .args = {.operations = 100, .bytes = 256, .group = 1, .kinds = 1}};
-static const char *const kinds[] = {"write", "read",  "inline", "long", "add",  "cas", "swap8",
+const char *const kind_names[] = {"write", "read",  "inline", "long", "add",  "cas", "swap8",
                                     "xor8",  "add4", "swap4",  "imm",  "send", "dump"};
 static const char *const dialects[] = {"nvshmem", "doca", "rdma", "rocshmem", "blueflame", "proxy"};
 static const char *const uars[] = {"own", "shared", "plain", "bf"};
-static const char *const memories[] = {"gpu", "dmabuf", "host"};
+static const char *const memories[] = {"gpu", "dmabuf", "host", "mirrored"};
 static const char *const faults[] = {"none",   "remote_key", "local_key", "bounds",
                                      "index", "number",     "opcode"};
-static const char *const modes[] = {"run", "time", "pingpong"};
+const char *const mode_names[] = {"run", "time", "pingpong"};
 
 void fail(const char *what, long code)
 {
@@ -62,7 +63,7 @@ static void mix_read(char *value)
     options.args.kinds = 0;
     for (char *name = strtok(value, ","); name; name = strtok(NULL, ",")) {
         need("mix", options.args.kinds == PAIR_MOST_MIX);
-        options.args.kind[options.args.kinds++] = (uint8_t)choice(name, kinds, COUNT(kinds));
+        options.args.kind[options.args.kinds++] = (uint8_t)choice(name, kind_names, COUNT(kind_names));
     }
 }
 
@@ -77,8 +78,8 @@ static bool number_read(const char *name, const char *value)
                    {"group", &options.args.group},    {"rank", &options.rank},
                    {"lives", &options.lives},         {"rounds", &options.rounds},
                    {"size", &options.size},           {"warmup", &options.warmup},
-                   {"gpus", &options.gpus},           {"root", &options.root},
-                   {"batch", &options.batch}};
+                   {"window", &options.args.window},  {"gpus", &options.gpus},
+                   {"root", &options.root},           {"batch", &options.batch}};
     for (size_t i = 0; i < COUNT(numbers); i++)
         if (!strcmp(name, numbers[i].name)) {
             *numbers[i].at = (uint32_t)strtoul(value, NULL, 10);
@@ -105,8 +106,12 @@ static void option_read(const char *name, char *value)
         options.uar = choice(value, uars, COUNT(uars));
     else if (!strcmp(name, "memory"))
         options.memory = choice(value, memories, COUNT(memories));
+    else if (!strcmp(name, "heap"))
+        options.heap = choice(value, memories, COUNT(memories));
     else if (!strcmp(name, "mode"))
-        options.mode = choice(value, modes, COUNT(modes));
+        options.mode = choice(value, mode_names, COUNT(mode_names));
+    else if (!strcmp(name, "each"))
+        options.each = !strcmp(value, "1");
     else if (!strcmp(name, "dci"))
         options.dci = !strcmp(value, "1");
     else if (!strcmp(name, "av"))
@@ -134,11 +139,15 @@ void options_read(int count, char **texts)
     need("size", options.size == 0 || options.size > MOST_RANKS);
     need("bytes", options.args.bytes < 8 && has_kind(PAIR_SEND));
     need("dci", options.dci && (has_kind(PAIR_SEND) || has_kind(PAIR_IMM)));
-    need("mix", options.mode == TIME && options.args.kinds != 1);
     need("group", options.args.group == 0);
     need("lives", options.lives > 1 && (has_kind(PAIR_SEND) || has_kind(PAIR_IMM)));
     need("lives", options.lives > 1 && options.verbs);
     need("gpus", options.gpus == 0);
+    need("window", options.args.window > options.slots);
+    need("heap", options.heap == MIRRORED);
+    need("mix", options.mode == TIME && options.args.kinds != 1 && !options.each);
+    if (options.heap == UNCHOSEN)
+        options.heap = options.memory == IN_GPU_AS_DMABUF ? IN_GPU_AS_DMABUF : IN_GPU;
     options.args.rank = options.rank;
     options.args.qp_count = options.qps;
 }

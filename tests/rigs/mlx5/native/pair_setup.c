@@ -1,4 +1,6 @@
 /* Device, memory and queue pairs of gpu_pair. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -47,9 +49,9 @@ static uint32_t umem_of(uint64_t at, uint64_t size)
 static void heap_make(void)
 {
     heap_layout();
-    setup.heap = cuda_memory(setup.heap_size, options.memory == IN_HOST ? IN_GPU : options.memory);
+    setup.heap = cuda_memory(setup.heap_size, options.heap);
     heap_fill();
-    if (options.memory == IN_GPU_AS_DMABUF) {
+    if (options.heap == IN_GPU_AS_DMABUF) {
         int fd = cuda_dmabuf(setup.heap, setup.heap_size);
         setup.mr = ibv_reg_dmabuf_mr(setup.pd, 0, setup.heap_size, setup.heap, fd, ACCESS);
         close(fd);
@@ -107,6 +109,24 @@ static void register_make(struct queue *queue, const struct queue *first)
         queue->db = cuda_register(queue->uar->reg_addr, size);
 }
 
+/* Of doorbell records and completion queues. */
+static enum memory small_memory(void)
+{
+    return options.memory == MIRRORED ? IN_HOST : options.memory;
+}
+
+static uint64_t mirror_make(uint64_t queues, uint64_t size)
+{
+    void (*tell)(uint64_t, const void *, uint64_t);
+    if (options.memory != MIRRORED)
+        return 0;
+    *(void **)&tell = dlsym(RTLD_DEFAULT, "mlx5emu_mirror");
+    need("mlx5emu_mirror", !tell);
+    uint64_t mirror = cuda_memory(size, IN_HOST);
+    tell(queues, (const void *)(uintptr_t)mirror, size);
+    return mirror;
+}
+
 /* One piece of memory for all send queues, one for their records, one for their CQs. */
 static void senders_make(void)
 {
@@ -114,8 +134,9 @@ static void senders_make(void)
     uint64_t receive_bytes = options.receives ? (uint64_t)RECEIVE_BYTES << LOG_RECEIVES : 0;
     uint64_t queue_bytes = receive_bytes + (uint64_t)options.slots * PAIR_SLOT;
     uint64_t queues = cuda_memory(count * queue_bytes, options.memory);
-    uint64_t records = cuda_memory(count * RECORD_BYTES, options.memory);
-    uint64_t cqs = cuda_memory(count * CQ_BYTES, options.memory);
+    uint64_t mirror = mirror_make(queues, count * queue_bytes);
+    uint64_t records = cuda_memory(count * RECORD_BYTES, small_memory());
+    uint64_t cqs = cuda_memory(count * CQ_BYTES, small_memory());
     uint32_t queues_umem = umem_of(queues, count * queue_bytes);
     uint32_t records_umem = umem_of(records, count * RECORD_BYTES);
     uint32_t cqs_umem = umem_of(cqs, count * CQ_BYTES);
@@ -124,6 +145,7 @@ static void senders_make(void)
     for (uint32_t k = 0; k < count; k++) {
         struct queue *queue = &setup.sender[k];
         queue->sq = queues + k * queue_bytes + receive_bytes;
+        queue->mirror = mirror ? mirror + (queue->sq - queues) : 0;
         queue->record = records + (uint64_t)k * RECORD_BYTES + SEND_RECORD;
         queue->cq_at = cqs + (uint64_t)k * CQ_BYTES;
         cuda_put(queue->cq_at, ones, sizeof(ones));
@@ -163,9 +185,9 @@ static void target_make(struct queue *queue)
     uint64_t receives = setup.receives ? (uint64_t)RECEIVE_BYTES << log_receives : 0;
     uint64_t size = receives + (PAIR_SLOT << LOG_TARGET), cq_bytes = (uint64_t)CQ_BYTES
                                                                      << log_receives;
-    uint64_t ring = cuda_memory(size, options.memory);
-    uint64_t record = cuda_memory(RECORD_BYTES, options.memory);
-    queue->receive_cq = cuda_memory(cq_bytes, options.memory);
+    uint64_t ring = cuda_memory(size, small_memory());
+    uint64_t record = cuda_memory(RECORD_BYTES, small_memory());
+    queue->receive_cq = cuda_memory(cq_bytes, small_memory());
     devx_cq(queue, umem_of(queue->receive_cq, cq_bytes), 0, log_receives, false);
     struct devx_qp how = {.umem = umem_of(ring, size),
                           .record_umem = umem_of(record, RECORD_BYTES),
@@ -318,7 +340,7 @@ void setup_connect(void)
         const struct end *to = setup_to(k);
         qps[k] = (struct pair_qp){.sq = sender->sq, .record = sender->record, .db = sender->db,
                                   .cq = sender->cq_at, .local = setup.heap,
-                                  .remote = to->heap, .qpn = sender->qpn,
+                                  .mirror = sender->mirror, .remote = to->heap, .qpn = sender->qpn,
                                   .slots = options.slots, .lkey = setup.mr->lkey,
                                   .rkey = to->rkey};
         faults_make(&qps[k]);
