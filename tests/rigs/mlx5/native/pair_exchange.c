@@ -1,4 +1,4 @@
-/* What the processes tell each other: a file for each rank and stage. */
+/* What the processes tell each other: a file for each rank and stage; and who leads to whom. */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -58,4 +58,20 @@ void meet(const char *stage)
 {
     char byte = 0, all[MOST_RANKS];
     exchange(stage, &byte, sizeof(byte), all);
+}
+
+/* Distance of the ranks between which the k-th queue pair is. */
+static uint32_t distance(uint32_t k)
+{
+    return options.to_all ? 1 + k % (options.size - 1) : 1;
+}
+
+const struct end *setup_to(uint32_t k)
+{
+    return &setup.ends[(options.rank + distance(k)) % options.size];
+}
+
+const struct end *setup_from(uint32_t k)
+{
+    return &setup.ends[(options.rank + options.size - distance(k)) % options.size];
 }

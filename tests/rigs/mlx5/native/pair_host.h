@@ -92,8 +92,6 @@ extern struct setup setup;
 void setup_open(void);
 void setup_queues(void);
 void setup_connect(void);
-/* The other end of a sender. */
-const struct end *setup_to(uint32_t k);
 /* All queue pairs are reset and connected again; the heap is as at first. */
 void setup_again(void);
 void setup_close(void);
@@ -114,6 +112,9 @@ void devx_connect(struct queue *queue, const struct end *peer, uint32_t remote_q
 /* What all ranks say, in their order; also a barrier. */
 void exchange(const char *stage, const void *mine, size_t size, void *all);
 void meet(const char *stage);
+/* The other end of the k-th sender, and of the k-th target. */
+const struct end *setup_to(uint32_t k);
+const struct end *setup_from(uint32_t k);
 
 /* --- pair_report.c --------------------------------------------------------------------------- */
 

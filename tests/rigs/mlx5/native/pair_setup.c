@@ -261,22 +261,6 @@ void setup_queues(void)
     }
 }
 
-/* Distance of the ranks between which the k-th queue pair is. */
-static uint32_t distance(uint32_t k)
-{
-    return options.to_all ? 1 + k % (options.size - 1) : 1;
-}
-
-const struct end *setup_to(uint32_t k)
-{
-    return &setup.ends[(options.rank + distance(k)) % options.size];
-}
-
-static const struct end *setup_from(uint32_t k)
-{
-    return &setup.ends[(options.rank + options.size - distance(k)) % options.size];
-}
-
 static void verbs_connect(struct queue *queue, const struct end *peer, uint32_t remote_qpn)
 {
     static const enum ibv_qp_state states[] = {IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS};
