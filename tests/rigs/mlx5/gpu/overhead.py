@@ -170,9 +170,9 @@ def lines(table: Table, size: Size) -> list[str]:
         "",
         f"{PLACES[table.memory]}. {text}",
         "",
-        "| operation | setting | p50 ns | p90 ns | p99 ns | rate 1/s |",
+        "| operation | setting | p50 ns | p90 ns | p99 ns | rate 1/s | p50 of each repetition |",
     ]
-    found.append("|---|---|---|---|---|---|")
+    found.append("|---|---|---|---|---|---|---|")
     for operation, name in OPERATIONS.items():
         for setting in SETTINGS:
             cells = []
@@ -181,5 +181,7 @@ def lines(table: Table, size: Size) -> list[str]:
                 base = table.middle(NONE, operation, share)
                 against = f" ({value / base - 1:+.1%})" if base and setting != NONE else ""
                 cells.append(f"{value:,.0f}{against}" if value else "")
+            each = sorted(table.samples.get((setting, operation, "p50"), []))
+            cells.append(f"{each[0]:,.0f} to {each[-1]:,.0f}")
             found.append(f"| {name} | {setting} | {' | '.join(cells)} |")
     return found
