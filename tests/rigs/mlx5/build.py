@@ -6,6 +6,7 @@ By hand: ``python -m tests.rigs.mlx5.build FOLDER [NVCC]``.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -16,7 +17,10 @@ SOURCES = Path(__file__).parent / "native"
 _FLAGS = ["-std=gnu11", "-O2", "-g", "-fPIC", "-Wall", "-Wextra", "-Werror", "-pthread"]
 _SHARED = ["-shared", "-fvisibility=hidden", "-Wl,--no-as-needed", "-Wl,-rpath,$ORIGIN"]
 _ENGINE = ("decode", "memory", "objects", "mailbox", "cqe", "execute", "target", "engine")
-_PAIR = ("main", "cuda", "setup", "devx", "exchange", "verify")
+_COMMON = ("options", "cuda", "setup", "devx", "exchange", "report")
+_PAIR = tuple(f"pair_{name}" for name in (*_COMMON, "main", "verify"))
+_BFS = (*(f"pair_{name}" for name in _COMMON), "bfs_main", "bfs_graph")
+_KERNELS = ("pair_kernel", "bfs_kernel")
 _ARCHITECTURE = "sm_90"
 
 
@@ -30,6 +34,8 @@ class Built:
         pair: The program.
         kernels: Of the program, for the stand-in.
         cubin: The same for a GPU, when nvcc was named.
+        bfs: The second program.
+        bfs_kernels: Its kernels: for a GPU when nvcc was named, else for the stand-in.
         strip: To be preloaded where the emulated NIC meets a real CUDA driver.
     """
 
@@ -38,6 +44,8 @@ class Built:
     pair: Path
     kernels: Path
     cubin: Path | None
+    bfs: Path
+    bfs_kernels: Path
     strip: Path
 
 
@@ -85,19 +93,45 @@ def build(folder: Path, nvcc: str | None = None) -> Built:
     _library(driver, "libcuda.so.1", stand_in, "-ldl")
     # Linked with the system's libraries: the emulated ones must have the same symbol versions.
     links = ("-lmlx5", "-libverbs", "-ldl")
-    cubin = programs / "pair_kernel.cubin"
-    if nvcc:
-        source = str(SOURCES / "pair_kernel.cu")
-        command = [nvcc, f"-arch={_ARCHITECTURE}", "-cubin", "-o", str(cubin), source]
-        subprocess.run(command, check=True, timeout=300)
+    compile_c(programs / "gpu_pair", _PAIR, *links)
+    compile_c(programs / "gpu_bfs", _BFS, *links)
+    for name in _KERNELS:
+        if nvcc:
+            source, target = SOURCES / f"{name}.cu", programs / f"{name}.cubin"
+            command = [nvcc, f"-arch={_ARCHITECTURE}", "-cubin", "-o", str(target), str(source)]
+            subprocess.run(command, check=True, timeout=300)
+        compile_c(programs / f"{name}.so", (name,), "-shared")
+    _library(nic, "libmlx5emu_cuda.so", ("strip",), _versions("strip"), "-ldl")
+    return built_in(folder)
+
+
+def built_in(folder: Path) -> Built:
+    """What was compiled into a folder."""
+    nic, programs = folder / "nic", folder / "programs"
+    cubin, bfs_cubin = (programs / f"{name}.cubin" for name in _KERNELS)
     return Built(
         nic=nic,
-        driver=driver,
-        pair=compile_c(programs / "gpu_pair", tuple(f"pair_{name}" for name in _PAIR), *links),
-        kernels=compile_c(programs / "pair_kernel.so", ("pair_kernel",), "-shared"),
-        cubin=cubin if nvcc else None,
-        strip=_library(nic, "libmlx5emu_cuda.so", ("strip",), _versions("strip"), "-ldl"),
+        driver=folder / "driver",
+        pair=programs / "gpu_pair",
+        kernels=programs / "pair_kernel.so",
+        cubin=cubin if cubin.exists() else None,
+        bfs=programs / "gpu_bfs",
+        bfs_kernels=bfs_cubin if bfs_cubin.exists() else programs / "bfs_kernel.so",
+        strip=nic / "libmlx5emu_cuda.so",
     )
+
+
+def nvcc_found() -> str:
+    """The compiler for GPUs: on the path, or where CUDA is usually installed.
+
+    Raises:
+        FileNotFoundError: There is none.
+    """
+    usual = sorted(map(str, Path("/usr/local").glob("cuda*/bin/nvcc")))
+    found = shutil.which("nvcc") or (usual[-1] if usual else None)
+    if found is None:
+        raise FileNotFoundError("no nvcc: the CUDA toolkit is not installed")
+    return found
 
 
 if __name__ == "__main__":

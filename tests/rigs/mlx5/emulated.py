@@ -13,8 +13,6 @@ from typing import Any
 
 from tests.rigs.mlx5.build import Built
 
-_TIMEOUT_S = 120
-
 
 @dataclass(frozen=True)
 class Wqe:
@@ -51,9 +49,9 @@ class Node:
 
     Attributes:
         pid: Of the process.
-        returncode: Of the program; gpu_pair: 1 when memory is not as it should be.
+        returncode: Of the program; 1 when memory is not as it should be.
         stderr: Of the program.
-        rounds: What gpu_pair printed of each round.
+        rounds: What gpu_pair printed of each round; gpu_bfs has one.
         nic: The NIC's counts: ``lid``, ``bad_doorbells``, ``lives``.
         wqes: In the order in which they were completed.
     """
@@ -97,9 +95,9 @@ class Node:
         return sum(life[name] for life in self.nic["lives"])
 
 
-def _node(process: subprocess.Popen[str], out: Path) -> Node:
+def _node(process: subprocess.Popen[str], out: Path, timeout_s: float) -> Node:
     try:
-        printed, errors = process.communicate(timeout=_TIMEOUT_S)
+        printed, errors = process.communicate(timeout=timeout_s)
     finally:
         process.kill()
     nic = out / f"nic-{process.pid}.json"
@@ -117,16 +115,40 @@ def _node(process: subprocess.Popen[str], out: Path) -> Node:
 
 
 @dataclass(frozen=True)
+class Cpus:
+    """Processors of one process, as lists like "0-3,8".
+
+    Attributes:
+        program: Of all its threads but these.
+        nic: Of the engine.
+        repeater: Of a tracer's threads that repeat doorbells.
+    """
+
+    program: str
+    nic: str
+    repeater: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """For the process."""
+        return {"MLX5EMU_SPIN": "1", "MLX5EMU_CPU": self.nic, "SIGMATRACE_POLL_CPUS": self.repeater}
+
+
+@dataclass(frozen=True)
 class Emulated:
     """The NIC and the stand-in for the GPU, or a GPU.
 
     Attributes:
         built: What was compiled.
         gpu: Whether a real one is used.
+        timeout_s: Of a program; then it is killed.
+        cpus: Of each rank; ranks without any run anywhere.
     """
 
     built: Built
     gpu: bool = False
+    timeout_s: float = 120
+    cpus: tuple[Cpus, ...] = ()
 
     def environment(self, out: Path, **more: str) -> dict[str, str]:
         """For programs; `out` is the folder of the NIC's journal."""
@@ -157,26 +179,48 @@ class Emulated:
             before: Words before the program's: a launcher that replaces itself by the program.
             **environment: Added to it.
         """
-        meet = out / "meet"
-        meet.mkdir(parents=True)
         kernels = self.built.cubin if self.gpu else self.built.kernels
         command = [*before, str(self.built.pair), f"kernel={kernels}", *options]
+        return self._run(out, command, ranks, environment)
+
+    def bfs(self, out: Path, *options: str, ranks: int = 2, **environment: str) -> list[Node]:
+        """Runs gpu_bfs, like `pair`; options: see ``native/bfs_main.c``."""
+        command = [str(self.built.bfs), f"kernel={self.built.bfs_kernels}", *options]
+        return self._run(out, command, ranks, environment)
+
+    def _run(
+        self, out: Path, command: list[str], ranks: int, environment: dict[str, str]
+    ) -> list[Node]:
+        meet = out / "meet"
+        meet.mkdir(parents=True)
         if ranks > 1:
             environment["MLX5EMU_FABRIC"] = str(out / "fabric")
-            command += [f"size={ranks}", f"folder={meet}"]
+            command = [*command, f"size={ranks}", f"folder={meet}"]
         processes = [
-            subprocess.Popen(
-                [*command, *([f"rank={rank}"] if ranks > 1 else [])],
-                env=self.environment(out, **environment),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
+            self._start(
+                rank,
+                [*command, f"rank={rank}"],
+                self.environment(out, PMI_RANK=str(rank), PMI_SIZE=str(ranks), **environment),
             )
             for rank in range(ranks)
         ]
         try:
-            return [_node(process, out) for process in processes]
+            return [_node(process, out, self.timeout_s) for process in processes]
         finally:
             for process in processes:
                 process.kill()
                 process.wait()
+
+    def _start(
+        self, rank: int, command: list[str], environment: dict[str, str]
+    ) -> subprocess.Popen[str]:
+        if rank < len(self.cpus):
+            command = ["taskset", "-c", self.cpus[rank].program, *command]
+            environment = environment | self.cpus[rank].environment
+        return subprocess.Popen(
+            command,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )

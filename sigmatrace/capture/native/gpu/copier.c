@@ -11,6 +11,7 @@
 #define JOBS 1024u
 #define GATHER_SLOTS 8u
 #define GATHER_US 50u
+#define TOGETHER_SLOTS 256u /* so many are gathered where more wait */
 #define BUSY_US 20u /* after a doorbell, the CPU is not given to others, */
 #define AWAKE_US 100u /* and it does not sleep */
 #define NAP_US 40u
@@ -179,6 +180,13 @@ static void take(const struct st_message *message)
 
 /* --- the thread ----------------------------------------------------------------------------------------- */
 
+/* A copy costs the same for one slot as for many: what waits already is copied together, or copies of
+ * a few slots of many queue pairs each would never catch up. */
+static bool goes_on(void)
+{
+    return st_gpu_config.order == ST_FORWARD_FIRST && job_count && gathered < TOGETHER_SLOTS;
+}
+
 /* Is it time to copy, or to record what was copied? */
 static bool due(uint32_t *hurried)
 {
@@ -221,6 +229,8 @@ void *st_copier_run(void *nothing)
             last_tsc = st_now();
             if (st_gpu_config.order == ST_COPY_FIRST && started_count < job_count)
                 start();
+            if (goes_on())
+                continue;
         }
         if (due(&hurried))
             close_batch();

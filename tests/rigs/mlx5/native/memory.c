@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { POINTER_MEMORY_TYPE = 2, MEMORY_TYPE_DEVICE = 2, STREAM_NON_BLOCKING = 1, DMABUFS = 256 };
+enum { POINTER_MEMORY_TYPE = 2, MEMORY_TYPE_DEVICE = 2, STREAM_NON_BLOCKING = 1, DMABUFS = 256, MIRRORS = 64 };
 enum { DEINITIALIZED = 4 };
 
 static struct {
@@ -41,6 +41,29 @@ void mlx5emu_dmabuf(int fd, uint64_t address)
         return;
     dmabufs[dmabufs_seen % DMABUFS].inode = status.st_ino;
     dmabufs[dmabufs_seen++ % DMABUFS].address = address;
+}
+
+static struct {
+    uint64_t device, size;
+    const uint8_t *host;
+} mirrors[MIRRORS];
+static unsigned mirrors_seen;
+
+void mlx5emu_mirror(uint64_t device, const void *host, uint64_t size)
+{
+    unsigned i = mirrors_seen++ % MIRRORS;
+    mirrors[i].device = device;
+    mirrors[i].size = size;
+    mirrors[i].host = host;
+}
+
+static const uint8_t *mirror_of(uint64_t at, uint64_t size)
+{
+    for (unsigned i = 0; i < MIRRORS; i++)
+        if (mirrors[i].host && at >= mirrors[i].device &&
+            at + size <= mirrors[i].device + mirrors[i].size)
+            return mirrors[i].host + (at - mirrors[i].device);
+    return NULL;
 }
 
 /* The stand-in's memory is the host's: the engine needs no driver for it, unless MLX5EMU_COPIES=1
@@ -108,6 +131,10 @@ bool nic_memory_make(struct nic_memory *memory, void *at, uint64_t size, uint64_
     *memory = (struct nic_memory){.iova = iova, .size = size};
     if (fd >= 0) {
         at = dmabuf_address(fd);
+        if (!cuda.looked)
+            look_for_cuda();
+        if (!at && cuda.usable) /* that of a GPU cannot be mapped */
+            return false;
         if (!at) {
             memory->mapping = mmap(NULL, offset + size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
             if (memory->mapping == MAP_FAILED) {
@@ -120,6 +147,7 @@ bool nic_memory_make(struct nic_memory *memory, void *at, uint64_t size, uint64_
     }
     memory->at = at;
     memory->device = !memory->mapping && is_device(at);
+    memory->mirror = mirror_of((uint64_t)(uintptr_t)at, size);
     return true;
 }
 
@@ -152,8 +180,8 @@ static void enter(void)
 
 void nic_memory_read(const struct nic_memory *memory, uint64_t offset, void *to, uint64_t size)
 {
-    const uint8_t *from = memory->at + offset;
-    if (!memory->device) {
+    const uint8_t *from = (memory->mirror ? memory->mirror : memory->at) + offset;
+    if (!memory->device || memory->mirror) {
         memcpy(to, from, size);
         return;
     }

@@ -40,6 +40,7 @@ struct nic_memory {
     uint8_t *at;
     bool device;   /* reached by the CUDA driver, not by loads and stores */
     void *mapping; /* of a dmabuf, to be unmapped */
+    const uint8_t *mirror; /* what is read instead, or NULL */
 };
 
 struct nic_mkey {
@@ -200,6 +201,9 @@ void nic_memory_write(const struct nic_memory *memory, uint64_t offset, const vo
                       uint64_t size);
 /* Told by whoever hands out dmabufs of memory that the host cannot map. */
 NIC_API void mlx5emu_dmabuf(int fd, uint64_t address);
+/* Memory of a GPU of which the program keeps an equal copy in the host's. A NIC reads a GPU's memory
+ * without its driver's help; this one would take turns with all others that use the driver. */
+NIC_API void mlx5emu_mirror(uint64_t device, const void *host, uint64_t size);
 
 /* --- execute.c, target.c, cqe.c: the engine's thread, with the lock held --------------------- */
 

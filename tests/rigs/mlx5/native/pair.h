@@ -47,6 +47,7 @@ enum pair_fault {
 /* A queue pair, in the memory of the GPU. */
 struct pair_qp {
     uint64_t sq, record, db, cq, proxy;
+    uint64_t mirror; /* of sq: what is written there is written here, too; or 0 */
     uint64_t local, remote; /* the heaps */
     uint32_t qpn, slots, lkey, rkey, av_words;
     uint32_t av[12]; /* in the order of the bytes */
@@ -65,8 +66,10 @@ enum { PAIR_COUNTER = 0, PAIR_THREADS_AT = 64 };
 struct pair_args {
     struct pair_heap heap;
     uint64_t qps; /* struct pair_qp[] */
-    uint64_t times; /* of the timing mode: uint64_t[operations] */
+    uint64_t times; /* uint64_t[]: of each operation; mode=run: begin and end of each thread */
+    uint64_t bfs; /* of gpu_bfs: struct bfs */
     uint32_t qp_count, rank, operations, bytes, dialect, group, kinds, fault;
+    uint32_t window; /* slots that may be outstanding behind an operation; 0: all */
     uint8_t kind[PAIR_MOST_MIX];
 };
 

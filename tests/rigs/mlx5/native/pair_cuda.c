@@ -2,6 +2,7 @@
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "pair_host.h"
 
@@ -33,7 +34,7 @@ static void lookup(void *out, const char *name)
 {
     static int (*find)(const char *, void **, int, uint64_t, int *);
     if (!find) {
-        void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+        void *library = dlopen("libcuda.so.1", RTLD_NOW);
         *(void **)&find = library ? dlsym(library, "cuGetProcAddress_v2") : NULL;
     }
     need(name, !find || find(name, out, VERSION, 0, NULL));
@@ -60,7 +61,7 @@ void cuda_start(void)
     lookup(&cuda.stream, "cuStreamCreate");
     lookup(&cuda.synchronize, "cuStreamSynchronize");
     need("cuInit", cuda.init(0));
-    need("cuDeviceGet", cuda.device(&device, 0));
+    need("cuDeviceGet", cuda.device(&device, (int)(options.rank % options.gpus)));
     need("cuDevicePrimaryCtxRetain", cuda.retain(&context, device));
     cuda_enter();
     need(options.kernel, cuda.load(&module, options.kernel));
@@ -130,12 +131,21 @@ void cuda_unregister(void *at)
     need("cuMemHostUnregister", cuda.host_unregister(at));
 }
 
-void cuda_run(const char *name, const struct pair_args *args, uint32_t blocks, uint32_t threads)
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+uint64_t cuda_run(const char *name, const struct pair_args *args, uint32_t blocks, uint32_t threads)
 {
     struct pair_args copy = *args;
     void *params[] = {&copy}, *function = NULL;
     need("cuModuleGetFunction", cuda.function(&function, module, name));
+    uint64_t begin = now_ns();
     need("cuLaunchKernel",
          cuda.launch(function, blocks, 1, 1, threads, 1, 1, 0, stream, params, NULL));
     need(name, cuda.synchronize(stream));
+    return now_ns() - begin;
 }

@@ -32,6 +32,11 @@ DEV uint64_t dev_now_ns(void)
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
     return now;
 }
+enum { DEV_CLOCK_IS_TSC = 0 };
+DEV uint64_t dev_clock(void)
+{
+    return dev_now_ns();
+}
 DEV uint64_t dev_add64(uint64_t *at, uint64_t value)
 {
     return atomicAdd((unsigned long long *)at, (unsigned long long)value);
@@ -79,6 +84,20 @@ DEV uint64_t dev_now_ns(void)
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
+#ifdef __x86_64__
+enum { DEV_CLOCK_IS_TSC = 1 };
+DEV uint64_t dev_clock(void)
+{
+    __builtin_ia32_lfence();
+    return __builtin_ia32_rdtsc();
+}
+#else
+enum { DEV_CLOCK_IS_TSC = 0 };
+DEV uint64_t dev_clock(void)
+{
+    return dev_now_ns();
+}
+#endif
 DEV uint64_t dev_add64(uint64_t *at, uint64_t value)
 {
     return __atomic_fetch_add(at, value, __ATOMIC_SEQ_CST);
@@ -100,6 +119,10 @@ DEV void dev_max64_system(uint64_t *at, uint64_t value)
 DEV uint64_t dev_load64(uint64_t at)
 {
     return *(volatile uint64_t *)(uintptr_t)at;
+}
+DEV uint32_t dev_load32(uint64_t at)
+{
+    return *(volatile uint32_t *)(uintptr_t)at;
 }
 DEV void dev_store64(uint64_t at, uint64_t value)
 {

@@ -1,4 +1,4 @@
-/* What the processes tell each other: a file for each rank and stage. */
+/* What the processes tell each other: a file for each rank and stage; and who leads to whom. */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -38,18 +38,40 @@ static void receive(const char *stage, uint32_t rank, void *other, size_t size)
     fclose(file);
 }
 
-void exchange(const char *stage, const void *mine, size_t size, void *next, void *previous)
+void exchange(const char *stage, const void *mine, size_t size, void *all)
 {
     static unsigned meetings; /* all ranks have the same ones in the same order */
-    uint32_t count = options.size;
     char name[64];
     snprintf(name, sizeof(name), "%u-%s", meetings++, stage);
-    if (count == 1) {
-        memcpy(next, mine, size);
-        memcpy(previous, mine, size);
-        return;
+    if (options.size > 1)
+        publish(name, mine, size);
+    for (uint32_t rank = 0; rank < options.size; rank++) {
+        void *at = (char *)all + rank * size;
+        if (rank == options.rank)
+            memcpy(at, mine, size);
+        else
+            receive(name, rank, at, size);
     }
-    publish(name, mine, size);
-    receive(name, (options.rank + 1) % count, next, size);
-    receive(name, (options.rank + count - 1) % count, previous, size);
+}
+
+void meet(const char *stage)
+{
+    char byte = 0, all[MOST_RANKS];
+    exchange(stage, &byte, sizeof(byte), all);
+}
+
+/* Distance of the ranks between which the k-th queue pair is. */
+static uint32_t distance(uint32_t k)
+{
+    return options.to_all ? 1 + k % (options.size - 1) : 1;
+}
+
+const struct end *setup_to(uint32_t k)
+{
+    return &setup.ends[(options.rank + distance(k)) % options.size];
+}
+
+const struct end *setup_from(uint32_t k)
+{
+    return &setup.ends[(options.rank + options.size - distance(k)) % options.size];
 }

@@ -1,4 +1,4 @@
-/* The host's part of gpu_pair. */
+/* The host's part of gpu_pair, and what gpu_bfs has in common with it. */
 #ifndef PAIR_HOST_H
 #define PAIR_HOST_H
 
@@ -11,7 +11,8 @@
 #include "pair.h"
 
 enum { MOST_QPS = 256, MOST_RANKS = 4 };
-enum memory { IN_GPU, IN_GPU_AS_DMABUF, IN_HOST };
+/* MIRRORED: the send queues in the GPU and, for the NIC, in the host; the rest in the host. */
+enum memory { IN_GPU, IN_GPU_AS_DMABUF, IN_HOST, MIRRORED, UNCHOSEN };
 enum uar { UAR_OWN, UAR_SHARED, UAR_PLAIN, UAR_BF };
 enum mode { RUN, TIME, PINGPONG };
 
@@ -19,14 +20,20 @@ struct options {
     const char *kernel, *folder; /* of the exchange */
     uint32_t rank, size;
     uint32_t qps, blocks, threads, slots;
-    enum memory memory;
+    enum memory memory, heap;
     enum uar uar;
     enum mode mode;
-    bool dci, long_av, verbs, receives;
-    uint32_t warmup, lives, rounds;
+    bool dci, long_av, verbs, receives, each;
+    bool to_all; /* queue pairs to all other ranks in turn; else to the next one */
+    uint32_t warmup, lives, rounds, gpus;
+    const char *graph; /* of gpu_bfs, as the next ones */
+    uint32_t root, batch;
     struct pair_args args;
 };
 extern struct options options;
+extern const char *const kind_names[], *const mode_names[];
+
+/* --- pair_options.c -------------------------------------------------------------------------- */
 
 void options_read(int count, char **texts);
 _Noreturn void fail(const char *what, long code);
@@ -48,8 +55,8 @@ uint64_t cuda_register(void *at, size_t size);
 /* That of the host's memory, for the GPU. */
 uint64_t cuda_register_memory(void *at, size_t size);
 void cuda_unregister(void *at);
-/* Runs a kernel to its end. */
-void cuda_run(const char *name, const struct pair_args *args, uint32_t blocks, uint32_t threads);
+/* Runs a kernel to its end; the ns that it took. */
+uint64_t cuda_run(const char *name, const struct pair_args *args, uint32_t blocks, uint32_t threads);
 
 /* --- pair_setup.c, pair_devx.c --------------------------------------------------------------- */
 
@@ -66,6 +73,7 @@ struct queue {
     struct mlx5dv_devx_uar *uar;
     struct ibv_qp *verbs;
     uint64_t sq, record, cq_at, db; /* for the GPU */
+    uint64_t mirror; /* of sq, or 0 */
     uint64_t receives_at, receive_cq;
 };
 struct setup {
@@ -76,7 +84,7 @@ struct setup {
     uint64_t heap, heap_size;
     uint32_t receives; /* posted to each target */
     struct queue sender[MOST_QPS], target[MOST_QPS];
-    struct end mine, next, previous;
+    struct end mine, ends[MOST_RANKS]; /* of all ranks */
     uint64_t qps; /* struct pair_qp[] in the GPU */
 };
 extern struct setup setup;
@@ -101,8 +109,17 @@ void devx_connect(struct queue *queue, const struct end *peer, uint32_t remote_q
 
 /* --- pair_exchange.c ------------------------------------------------------------------------- */
 
-/* All ranks' ends; also a barrier. */
-void exchange(const char *stage, const void *mine, size_t size, void *next, void *previous);
+/* What all ranks say, in their order; also a barrier. */
+void exchange(const char *stage, const void *mine, size_t size, void *all);
+void meet(const char *stage);
+/* The other end of the k-th sender, and of the k-th target. */
+const struct end *setup_to(uint32_t k);
+const struct end *setup_from(uint32_t k);
+
+/* --- pair_report.c --------------------------------------------------------------------------- */
+
+/* The member "qps" of a JSON object that is being printed. */
+void queues_print(const struct pair_qp *qps);
 
 /* --- pair_verify.c --------------------------------------------------------------------------- */
 

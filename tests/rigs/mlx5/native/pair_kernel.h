@@ -5,6 +5,7 @@ enum { OP_NOP = 0x00, OP_WRITE = 0x08, OP_IMM = 0x09, OP_SEND = 0x0a, OP_READ = 
 enum { OP_CAS = 0x11, OP_ADD = 0x12, OP_MASKED_CAS = 0x14, OP_MASKED_ADD = 0x15, OP_DUMP = 0x23 };
 enum { OP_UNKNOWN = 0x3e };
 enum { OPERAND_4 = 0x08, OPERAND_8 = 0x09, WITH_CQE = 0x08, ERROR_CQE = 13 };
+enum { POLLS = 64 }; /* of the completion alone; then what others did is looked at, too */
 
 struct wqe {
     uint32_t word[PAIR_WORDS];
@@ -37,9 +38,8 @@ DEV void put_data(struct wqe *wqe, uint32_t size, uint32_t key, uint64_t at)
 /* --- the queue, in the manner of NVSHMEM: reserve, fill, say what is ready, ring ------------- */
 
 /* How many slots are done with: of a collapsed queue, the last completed WQE's index and one. */
-DEV uint64_t completed(struct pair_qp *qp)
+DEV uint64_t completed_by(struct pair_qp *qp, uint64_t end)
 {
-    uint64_t end = dev_load64(qp->cq + 56);
     uint32_t own = (uint32_t)(end >> 56);
     uint16_t next = (uint16_t)((end >> 32 & 0xff) << 8 | (end >> 40 & 0xff)) + 1;
     if (own >> 4 == ERROR_CQE)
@@ -47,6 +47,11 @@ DEV uint64_t completed(struct pair_qp *qp)
     dev_fence();
     uint64_t rung = dev_load64((uint64_t)(uintptr_t)&qp->rung);
     return rung - (uint16_t)(rung - next);
+}
+
+DEV uint64_t completed(struct pair_qp *qp)
+{
+    return completed_by(qp, dev_load64(qp->cq + 56));
 }
 
 DEV int failed(struct pair_qp *qp)
@@ -128,10 +133,16 @@ DEV void ring(struct pair_qp *qp, uint32_t dialect)
 
 DEV void wait_for(struct pair_qp *qp, uint64_t until, uint32_t dialect)
 {
-    while (!failed(qp) && (int64_t)(completed(qp) - until) < 0) {
+    uint64_t seen = dev_load64(qp->cq + 56);
+    while (!failed(qp) && (int64_t)(completed_by(qp, seen) - until) < 0) {
+        uint64_t now = seen;
         if (dev_load64((uint64_t)(uintptr_t)&qp->rung) < until)
             ring(qp, dialect);
-        dev_pause();
+        for (uint32_t i = 0; i < POLLS && now == seen; i++) {
+            now = dev_load64(qp->cq + 56);
+            dev_pause();
+        }
+        seen = now;
     }
 }
 
@@ -139,7 +150,10 @@ DEV void slots_write(struct pair_qp *qp, uint64_t first, const uint32_t *words, 
 {
     for (uint32_t i = 0; i < slots * (PAIR_SLOT / 8); i++) {
         uint64_t at = (first * PAIR_SLOT + i * 8) & ((uint64_t)qp->slots * PAIR_SLOT - 1);
-        dev_store64(qp->sq + at, (uint64_t)words[2 * i + 1] << 32 | words[2 * i]);
+        uint64_t both = (uint64_t)words[2 * i + 1] << 32 | words[2 * i];
+        dev_store64(qp->sq + at, both);
+        if (qp->mirror)
+            dev_store64(qp->mirror + at, both);
     }
 }
 
@@ -310,7 +324,8 @@ KERNEL(pair_run)
     struct pair_qp *qps = (struct pair_qp *)(uintptr_t)args->qps;
     struct turn turn = {args, &qps[place.block % args->qp_count],
                         place.block * place.threads + place.thread, 0, 0, 0};
-    uint64_t end = 0;
+    uint64_t end = 0, times = args->times + 16 * (uint64_t)turn.thread;
+    dev_store64(times, dev_now_ns());
     turn.base = PAIR_THREADS_AT + turn.thread * args->heap.thread_bytes;
     for (; turn.i < args->operations && !failed(turn.qp); turn.i++) {
         uint32_t kind = args->kind[turn.i % args->kinds];
@@ -318,25 +333,43 @@ KERNEL(pair_run)
         turn.casses += kind == PAIR_CAS;
         if ((turn.i + 1) % args->group == 0)
             ring(turn.qp, args->dialect);
+        if (args->window && end >= args->window)
+            wait_for(turn.qp, end - (args->window - 1), args->dialect);
     }
     ring(turn.qp, args->dialect);
     wait_for(turn.qp, end, args->dialect);
+    dev_store64(times + 8, dev_now_ns());
 }
 
-/* One thread, one operation at a time: how long each takes until it is complete. */
+/* The first look for a completion comes after up to 2,047 ns, each time another: looks cost much,
+ * and would otherwise round all times to the same few values. Nothing is complete so soon. */
+DEV void look_later(uint32_t i)
+{
+    uint64_t until = dev_now_ns() + (pair_value(0, 0, i) >> 53);
+    while (dev_now_ns() < until)
+        ;
+}
+
+/* One thread, one operation at a time or a window full of them: how long each takes until it, or
+ * the first one in the window, is complete. */
 KERNEL(pair_time)
 {
     struct pair_qp *qps = (struct pair_qp *)(uintptr_t)args->qps;
     struct turn turn = {args, &qps[0], 0, 0, 0, PAIR_THREADS_AT};
+    uint64_t end = 0, others = args->window ? args->window - 1 : 0;
     if (place.block || place.thread)
         return;
     for (; turn.i < args->operations && !failed(turn.qp); turn.i++) {
         uint64_t begin = dev_now_ns();
-        uint64_t end = operate(&turn, args->kind[0]);
+        end = operate(&turn, args->kind[0]);
         ring(turn.qp, args->dialect);
-        wait_for(turn.qp, end, args->dialect);
+        if (!others)
+            look_later(turn.i);
+        if (end > others)
+            wait_for(turn.qp, end - others, args->dialect);
         dev_store64(args->times + 8 * (uint64_t)turn.i, dev_now_ns() - begin);
     }
+    wait_for(turn.qp, end, args->dialect);
 }
 
 /* Two processes in turns: an inline WRITE to the other's cell, which the other waits for. */
@@ -350,8 +383,10 @@ KERNEL(pair_pingpong)
         uint64_t begin = dev_now_ns(), mine = qp->local + PAIR_THREADS_AT + args->heap.inlined;
         for (uint32_t half = 0; half < 2; half++) {
             if (half != args->rank) {
-                while (dev_load64(mine) != i && !failed(qp)) {
-                    completed(qp);
+                look_later(i);
+                for (uint32_t looks = 1; dev_load64(mine) != i; looks++) {
+                    if (looks % POLLS == 0 && (completed(qp), failed(qp)))
+                        return;
                     dev_pause();
                 }
                 continue;

@@ -5,13 +5,18 @@
  *   mix=A,B,...      write read inline long add cas swap8 xor8 add4 swap4 imm send dump
  *   dialect=         nvshmem doca rdma rocshmem blueflame proxy
  *   uar=             own shared plain bf       memory=        gpu dmabuf host (of the rings)
+ *                    mirrored: send queues in the GPU, and for the NIC in the host
+ *   heap=            gpu dmabuf host, of the data (default: gpu, or dmabuf as the rings)
  *   qps=N blocks=N threads=N slots=N group=N   (group: operations behind one doorbell)
  *   dci=1 av=long    address vectors           make=verbs     queue pairs of libibverbs
  *   mode=            run time pingpong         warmup=N       operations left out of the times
+ *   window=N         slots outstanding at most
  *   fault=           remote_key local_key bounds index number opcode: every WQE is wrong
  *   receives=1       the senders have receive queues, too, which come first in their memory
  *   lives=N          queue pairs are reset and connected again   rounds=N   all is made anew
- *   rank=R size=N folder=PATH                  several processes; folder: where they meet */
+ *   each=1           each round takes one of the mix
+ *   rank=R size=N folder=PATH                  several processes; folder: where they meet
+ *   gpus=N                                     that they share: rank R has R modulo N */
 #include <inttypes.h>
 #include <pthread.h>
 #include <sched.h>
@@ -19,138 +24,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "pair_host.h"
 
-struct options options = {.kernel = "pair_kernel.so",
-                          .size = 1,
-                          .lives = 1,
-                          .rounds = 1,
-                          .qps = 1,
-                          .blocks = 1,
-                          .threads = 1,
-                          .slots = 256,
-                          .args = {.operations = 100, .bytes = 256, .group = 1, .kinds = 1}};
-static const char *const kinds[] = {"write", "read",  "inline", "long", "add",  "cas", "swap8",
-                                    "xor8",  "add4", "swap4",  "imm",  "send", "dump"};
-static const char *const dialects[] = {"nvshmem", "doca", "rdma", "rocshmem", "blueflame", "proxy"};
-static const char *const uars[] = {"own", "shared", "plain", "bf"};
-static const char *const memories[] = {"gpu", "dmabuf", "host"};
-static const char *const faults[] = {"none",   "remote_key", "local_key", "bounds",
-                                     "index", "number",     "opcode"};
-static const char *const modes[] = {"run", "time", "pingpong"};
 static atomic_bool proxy_ends;
-
-void fail(const char *what, long code)
-{
-    fprintf(stderr, "gpu_pair: %s failed (%ld)\n", what, code);
-    exit(2);
-}
-
-void need(const char *what, long code)
-{
-    if (code)
-        fail(what, code);
-}
-
-bool has_kind(enum pair_kind kind)
-{
-    for (uint32_t i = 0; i < options.args.kinds; i++)
-        if (options.args.kind[i] == kind)
-            return true;
-    return false;
-}
-
-#define COUNT(array) (sizeof(array) / sizeof(*(array)))
-static uint32_t choice(const char *value, const char *const *names, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        if (!strcmp(value, names[i]))
-            return (uint32_t)i;
-    fail(value, 0);
-}
-
-static void mix_read(char *value)
-{
-    options.args.kinds = 0;
-    for (char *name = strtok(value, ","); name; name = strtok(NULL, ",")) {
-        need("mix", options.args.kinds == PAIR_MOST_MIX);
-        options.args.kind[options.args.kinds++] = (uint8_t)choice(name, kinds, COUNT(kinds));
-    }
-}
-
-static bool number_read(const char *name, const char *value)
-{
-    const struct {
-        const char *name;
-        uint32_t *at;
-    } numbers[] = {{"ops", &options.args.operations}, {"bytes", &options.args.bytes},
-                   {"qps", &options.qps},             {"blocks", &options.blocks},
-                   {"threads", &options.threads},     {"slots", &options.slots},
-                   {"group", &options.args.group},    {"rank", &options.rank},
-                   {"lives", &options.lives},         {"rounds", &options.rounds},
-                   {"size", &options.size},           {"warmup", &options.warmup}};
-    for (size_t i = 0; i < COUNT(numbers); i++)
-        if (!strcmp(name, numbers[i].name)) {
-            *numbers[i].at = (uint32_t)strtoul(value, NULL, 10);
-            return true;
-        }
-    return false;
-}
-
-static void option_read(const char *name, char *value)
-{
-    if (number_read(name, value))
-        return;
-    if (!strcmp(name, "kernel"))
-        options.kernel = value;
-    else if (!strcmp(name, "folder"))
-        options.folder = value;
-    else if (!strcmp(name, "mix"))
-        mix_read(value);
-    else if (!strcmp(name, "dialect"))
-        options.args.dialect = choice(value, dialects, COUNT(dialects));
-    else if (!strcmp(name, "uar"))
-        options.uar = choice(value, uars, COUNT(uars));
-    else if (!strcmp(name, "memory"))
-        options.memory = choice(value, memories, COUNT(memories));
-    else if (!strcmp(name, "mode"))
-        options.mode = choice(value, modes, COUNT(modes));
-    else if (!strcmp(name, "dci"))
-        options.dci = !strcmp(value, "1");
-    else if (!strcmp(name, "av"))
-        options.long_av = !strcmp(value, "long");
-    else if (!strcmp(name, "make"))
-        options.verbs = !strcmp(value, "verbs");
-    else if (!strcmp(name, "fault"))
-        options.args.fault = choice(value, faults, COUNT(faults));
-    else if (!strcmp(name, "receives"))
-        options.receives = !strcmp(value, "1");
-    else
-        fail(name, 0);
-}
-
-void options_read(int count, char **texts)
-{
-    for (int i = 1; i < count; i++) {
-        char *equals = strchr(texts[i], '=');
-        need(texts[i], !equals);
-        *equals = 0;
-        option_read(texts[i], equals + 1);
-    }
-    need("qps", options.qps == 0 || options.qps > MOST_QPS || options.blocks % options.qps);
-    need("slots", options.slots & (options.slots - 1) || options.slots < 16);
-    need("size", options.size == 0 || options.size > MOST_RANKS);
-    need("bytes", options.args.bytes < 8 && has_kind(PAIR_SEND));
-    need("dci", options.dci && (has_kind(PAIR_SEND) || has_kind(PAIR_IMM)));
-    need("mix", options.mode == TIME && options.args.kinds != 1);
-    need("group", options.args.group == 0);
-    need("lives", options.lives > 1 && (has_kind(PAIR_SEND) || has_kind(PAIR_IMM)));
-    need("lives", options.lives > 1 && options.verbs);
-    options.args.rank = options.rank;
-    options.args.qp_count = options.qps;
-}
+static struct pair_args mix; /* of all rounds */
 
 /* Rings for the GPU, as NVSHMEM's CPU handler does: the index's bits 16-23 in the first byte. */
 static void proxy_ring(const struct pair_qp *qp, uint64_t next)
@@ -200,10 +78,25 @@ static void times_print(void)
     qsort(times + from, count - from, sizeof(*times), by_value);
     printf(", \"ns\": {");
     static const unsigned shares[] = {50, 90, 99};
-    for (size_t i = 0; i < COUNT(shares); i++)
+    for (size_t i = 0; i < sizeof(shares) / sizeof(*shares); i++)
         printf("%s\"p%u\": %" PRIu64, i ? ", " : "", shares[i],
                times[from + (uint64_t)(count - from - 1) * shares[i] / 100]);
     printf("}");
+    free(times);
+}
+
+/* From the first thread's begin to the last one's end. */
+static void span_print(void)
+{
+    uint32_t count = options.blocks * options.threads;
+    uint64_t *times = malloc(count * 2 * sizeof(*times)), begin = UINT64_MAX, end = 0;
+    need("memory", !times);
+    cuda_get(times, options.args.times, count * 2 * sizeof(*times));
+    for (uint32_t i = 0; i < count; i++) {
+        begin = times[2 * i] < begin ? times[2 * i] : begin;
+        end = times[2 * i + 1] > end ? times[2 * i + 1] : end;
+    }
+    printf(", \"gpu_ns\": %" PRIu64, end - begin);
     free(times);
 }
 
@@ -211,32 +104,15 @@ static void report(const struct pair_qp *qps, uint64_t wrong, uint64_t run_ns)
 {
     printf("{\"rank\": %u, \"lid\": %u, \"remote_lid\": %u, \"wrong\": %" PRIu64
            ", \"run_ns\": %" PRIu64,
-           options.rank, setup.mine.lid, setup.next.lid, wrong, run_ns);
-    if (options.mode != RUN)
+           options.rank, setup.mine.lid, setup_to(0)->lid, wrong, run_ns);
+    printf(", \"mode\": \"%s\", \"kind\": \"%s\"", mode_names[options.mode],
+           kind_names[options.args.kind[0]]);
+    if (options.mode == RUN)
+        span_print();
+    else
         times_print();
-    printf(", \"qps\": [");
-    for (uint32_t k = 0; k < options.qps; k++) {
-        printf("%s{\"qpn\": %u, \"remote_qpn\": %u, \"rings\": %" PRIu64 ", \"slots\": %" PRIu64
-               ", \"error\": %u, \"operations\": {",
-               k ? ", " : "", qps[k].qpn, options.dci ? setup.next.dct : setup.next.target[k],
-               qps[k].rings, qps[k].slots_before + qps[k].reserved, qps[k].error);
-        const char *comma = "";
-        for (uint32_t i = 0; i < PAIR_OPCODES; i++)
-            if (qps[k].operations[i]) {
-                printf("%s\"%u\": {\"count\": %" PRIu64 ", \"bytes\": %" PRIu64 "}", comma, i,
-                       qps[k].operations[i], qps[k].bytes[i]);
-                comma = ", ";
-            }
-        printf("}}");
-    }
-    printf("]}\n");
-}
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    queues_print(qps);
+    printf("}\n");
 }
 
 static uint64_t kernels_run(struct pair_qp *qps)
@@ -245,14 +121,14 @@ static uint64_t kernels_run(struct pair_qp *qps)
     bool has_proxy = options.args.dialect == PAIR_PROXY;
     pthread_t proxy;
     options.args.qps = setup.qps;
-    options.args.times = cuda_memory((uint64_t)options.args.operations * 8, IN_GPU);
+    uint64_t threads = options.blocks * options.threads, operations = options.args.operations;
+    uint64_t times = operations > 2 * threads ? operations : 2 * threads;
+    options.args.times = cuda_memory(times * 8, IN_GPU);
     if (has_proxy)
         need("pthread_create", pthread_create(&proxy, NULL, proxy_run, qps));
-    uint64_t begin = now_ns();
     bool many = options.mode == RUN;
-    cuda_run(names[options.mode], &options.args, many ? options.blocks : 1,
-             many ? options.threads : 1);
-    uint64_t took = now_ns() - begin;
+    uint64_t took = cuda_run(names[options.mode], &options.args, many ? options.blocks : 1,
+                             many ? options.threads : 1);
     if (has_proxy) {
         atomic_store(&proxy_ends, true);
         pthread_join(proxy, NULL);
@@ -263,14 +139,13 @@ static uint64_t kernels_run(struct pair_qp *qps)
 /* One life of the queue pairs: all operations, and what came of them. */
 static uint64_t life_run(struct pair_qp *qps, uint64_t *took)
 {
-    char byte = 0, next, previous;
     cuda_get(qps, setup.qps, options.qps * sizeof(*qps));
     *took += kernels_run(qps);
-    exchange("done", &byte, 1, &next, &previous);
+    meet("done");
     cuda_get(qps, setup.qps, options.qps * sizeof(*qps));
     uint64_t wrong = options.mode == PINGPONG ? 0 : heap_verify(qps);
     /* The other end may still be asked. */
-    exchange("verified", &byte, 1, &next, &previous);
+    meet("verified");
     return wrong;
 }
 
@@ -295,8 +170,14 @@ int main(int count, char **texts)
 {
     uint64_t wrong = 0;
     options_read(count, texts);
+    mix = options.args;
     cuda_start();
-    for (uint32_t i = 0; i < options.rounds; i++)
+    for (uint32_t i = 0; i < options.rounds; i++) {
+        if (options.each) {
+            options.args.kinds = 1;
+            options.args.kind[0] = mix.kind[i % mix.kinds];
+        }
         wrong += round_run();
+    }
     return wrong ? 1 : 0;
 }

@@ -1,4 +1,6 @@
 /* Device, memory and queue pairs of gpu_pair. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -47,9 +49,9 @@ static uint32_t umem_of(uint64_t at, uint64_t size)
 static void heap_make(void)
 {
     heap_layout();
-    setup.heap = cuda_memory(setup.heap_size, options.memory == IN_HOST ? IN_GPU : options.memory);
+    setup.heap = cuda_memory(setup.heap_size, options.heap);
     heap_fill();
-    if (options.memory == IN_GPU_AS_DMABUF) {
+    if (options.heap == IN_GPU_AS_DMABUF) {
         int fd = cuda_dmabuf(setup.heap, setup.heap_size);
         setup.mr = ibv_reg_dmabuf_mr(setup.pd, 0, setup.heap_size, setup.heap, fd, ACCESS);
         close(fd);
@@ -107,6 +109,24 @@ static void register_make(struct queue *queue, const struct queue *first)
         queue->db = cuda_register(queue->uar->reg_addr, size);
 }
 
+/* Of doorbell records and completion queues. */
+static enum memory small_memory(void)
+{
+    return options.memory == MIRRORED ? IN_HOST : options.memory;
+}
+
+static uint64_t mirror_make(uint64_t queues, uint64_t size)
+{
+    void (*tell)(uint64_t, const void *, uint64_t);
+    if (options.memory != MIRRORED)
+        return 0;
+    *(void **)&tell = dlsym(RTLD_DEFAULT, "mlx5emu_mirror");
+    need("mlx5emu_mirror", !tell);
+    uint64_t mirror = cuda_memory(size, IN_HOST);
+    tell(queues, (const void *)(uintptr_t)mirror, size);
+    return mirror;
+}
+
 /* One piece of memory for all send queues, one for their records, one for their CQs. */
 static void senders_make(void)
 {
@@ -114,8 +134,9 @@ static void senders_make(void)
     uint64_t receive_bytes = options.receives ? (uint64_t)RECEIVE_BYTES << LOG_RECEIVES : 0;
     uint64_t queue_bytes = receive_bytes + (uint64_t)options.slots * PAIR_SLOT;
     uint64_t queues = cuda_memory(count * queue_bytes, options.memory);
-    uint64_t records = cuda_memory(count * RECORD_BYTES, options.memory);
-    uint64_t cqs = cuda_memory(count * CQ_BYTES, options.memory);
+    uint64_t mirror = mirror_make(queues, count * queue_bytes);
+    uint64_t records = cuda_memory(count * RECORD_BYTES, small_memory());
+    uint64_t cqs = cuda_memory(count * CQ_BYTES, small_memory());
     uint32_t queues_umem = umem_of(queues, count * queue_bytes);
     uint32_t records_umem = umem_of(records, count * RECORD_BYTES);
     uint32_t cqs_umem = umem_of(cqs, count * CQ_BYTES);
@@ -124,6 +145,7 @@ static void senders_make(void)
     for (uint32_t k = 0; k < count; k++) {
         struct queue *queue = &setup.sender[k];
         queue->sq = queues + k * queue_bytes + receive_bytes;
+        queue->mirror = mirror ? mirror + (queue->sq - queues) : 0;
         queue->record = records + (uint64_t)k * RECORD_BYTES + SEND_RECORD;
         queue->cq_at = cqs + (uint64_t)k * CQ_BYTES;
         cuda_put(queue->cq_at, ones, sizeof(ones));
@@ -163,9 +185,9 @@ static void target_make(struct queue *queue)
     uint64_t receives = setup.receives ? (uint64_t)RECEIVE_BYTES << log_receives : 0;
     uint64_t size = receives + (PAIR_SLOT << LOG_TARGET), cq_bytes = (uint64_t)CQ_BYTES
                                                                      << log_receives;
-    uint64_t ring = cuda_memory(size, options.memory);
-    uint64_t record = cuda_memory(RECORD_BYTES, options.memory);
-    queue->receive_cq = cuda_memory(cq_bytes, options.memory);
+    uint64_t ring = cuda_memory(size, small_memory());
+    uint64_t record = cuda_memory(RECORD_BYTES, small_memory());
+    queue->receive_cq = cuda_memory(cq_bytes, small_memory());
     devx_cq(queue, umem_of(queue->receive_cq, cq_bytes), 0, log_receives, false);
     struct devx_qp how = {.umem = umem_of(ring, size),
                           .record_umem = umem_of(record, RECORD_BYTES),
@@ -239,12 +261,12 @@ void setup_queues(void)
     }
 }
 
-static void verbs_connect(struct queue *queue, uint32_t remote_qpn)
+static void verbs_connect(struct queue *queue, const struct end *peer, uint32_t remote_qpn)
 {
     static const enum ibv_qp_state states[] = {IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS};
     struct ibv_qp_attr attr = {.dest_qp_num = remote_qpn, .port_num = 1,
-                               .ah_attr = {.dlid = (uint16_t)setup.next.lid, .port_num = 1,
-                                           .grh.dgid = setup.next.gid, .is_global = 1}};
+                               .ah_attr = {.dlid = (uint16_t)peer->lid, .port_num = 1,
+                                           .grh.dgid = peer->gid, .is_global = 1}};
     for (int i = 0; i < 3; i++) {
         attr.qp_state = states[i];
         need("modify_qp", ibv_modify_qp(queue->verbs, &attr,
@@ -252,18 +274,18 @@ static void verbs_connect(struct queue *queue, uint32_t remote_qpn)
     }
 }
 
-static void av_make(struct pair_qp *qp)
+static void av_make(struct pair_qp *qp, const struct end *peer)
 {
-    struct ibv_ah_attr attr = {.dlid = (uint16_t)setup.next.lid, .is_global = 1, .port_num = 1,
-                               .grh = {.dgid = setup.next.gid}};
+    struct ibv_ah_attr attr = {.dlid = (uint16_t)peer->lid, .is_global = 1, .port_num = 1,
+                               .grh = {.dgid = peer->gid}};
     struct ibv_ah *ah = ibv_create_ah(setup.pd, &attr);
     struct mlx5dv_ah found = {0};
     struct mlx5dv_obj object = {.ah = {ah, &found}};
     need("create_ah", !ah);
     need("init_obj", mlx5dv_init_obj(&object, MLX5DV_OBJ_AH));
     struct mlx5_wqe_av av = *found.av;
-    av.key.dc_key = htobe64(setup.next.dc_key);
-    av.dqp_dct = htobe32(setup.next.dct | (options.long_av ? MLX5_EXTENDED_UD_AV : 0));
+    av.key.dc_key = htobe64(peer->dc_key);
+    av.dqp_dct = htobe32(peer->dct | (options.long_av ? MLX5_EXTENDED_UD_AV : 0));
     qp->av_words = options.long_av ? 12 : 4;
     memcpy(qp->av, &av, qp->av_words * 4);
     ibv_destroy_ah(ah);
@@ -280,35 +302,36 @@ static void faults_make(struct pair_qp *qp)
 static void connect_all(void)
 {
     for (uint32_t k = 0; k < options.qps; k++) {
+        const struct end *to = setup_to(k), *from = setup_from(k);
         if (options.verbs)
-            verbs_connect(&setup.sender[k], setup.next.target[k]);
+            verbs_connect(&setup.sender[k], to, to->target[k]);
         else
-            devx_connect(&setup.sender[k], &setup.next, options.dci ? 0 : setup.next.target[k]);
+            devx_connect(&setup.sender[k], to, options.dci ? 0 : to->target[k]);
         if (!options.dci)
-            devx_connect(&setup.target[k], &setup.previous, setup.previous.sender[k]);
+            devx_connect(&setup.target[k], from, from->sender[k]);
     }
     /* Nobody sends before all others can receive. */
-    char byte = 0, next, previous;
-    exchange("connected", &byte, 1, &next, &previous);
+    meet("connected");
 }
 
 void setup_connect(void)
 {
     struct pair_qp *qps = calloc(options.qps, sizeof(*qps));
     need("memory", !qps);
-    exchange("ends", &setup.mine, sizeof(setup.mine), &setup.next, &setup.previous);
+    exchange("ends", &setup.mine, sizeof(setup.mine), setup.ends);
     for (uint32_t k = 0; k < options.qps; k++) {
         struct queue *sender = &setup.sender[k];
+        const struct end *to = setup_to(k);
         qps[k] = (struct pair_qp){.sq = sender->sq, .record = sender->record, .db = sender->db,
                                   .cq = sender->cq_at, .local = setup.heap,
-                                  .remote = setup.next.heap, .qpn = sender->qpn,
+                                  .mirror = sender->mirror, .remote = to->heap, .qpn = sender->qpn,
                                   .slots = options.slots, .lkey = setup.mr->lkey,
-                                  .rkey = setup.next.rkey};
+                                  .rkey = to->rkey};
         faults_make(&qps[k]);
         if (options.args.dialect == PAIR_PROXY)
             qps[k].proxy = cuda_memory(8, IN_HOST);
         if (options.dci)
-            av_make(&qps[k]);
+            av_make(&qps[k], to);
     }
     setup.qps = cuda_memory(options.qps * sizeof(*qps), IN_GPU);
     cuda_put(setup.qps, qps, options.qps * sizeof(*qps));

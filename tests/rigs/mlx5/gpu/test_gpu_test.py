@@ -1,0 +1,152 @@
+"""The test on a GPU, on the stand-in: all its steps, and that what is wrong is not passed over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from native_run import installed_lib
+
+from tests.native import plain_reader
+from tests.rigs.mlx5.emulated import Emulated
+from tests.rigs.mlx5.gpu import judge, trace
+from tests.rigs.mlx5.gpu.__main__ import NO_GPU, main
+from tests.rigs.mlx5.gpu.judge import Traced, WrongError
+from tests.rigs.mlx5.gpu.runner import FAIL, Runner
+
+INLINE = ("mix=inline", "ops=40", "qps=2", "blocks=2", "window=1", "slots=256")
+
+
+@pytest.fixture
+def library() -> Path:
+    """Folder of the tracer's libraries."""
+    folder: Path | None = installed_lib()
+    if folder is None or not (folder / "libsigmatrace_gpu.so").exists():
+        pytest.skip("no libsigmatrace_gpu.so: it is built where the headers of libmlx5 are")
+    return folder
+
+
+@pytest.fixture
+def traced(emulated: Emulated, library: Path, tmp_path: Path) -> Iterator[Traced]:
+    """A run of which everything is right."""
+    runner = Runner(emulated, library / "libsigmatrace_gpu.so", tmp_path)
+    with runner.traced(*INLINE) as (found,):
+        judge.slot_by_slot(found)
+        judge.counts(found)
+        judge.inline_values(found)
+        assert judge.doorbells_one_by_one(found) == 80
+        yield found
+
+
+def _changed(traced: Traced, schema: int, place: int) -> Traced:
+    """One byte of a schema's first record differs."""
+    chunks = dict(traced.rank.chunks)
+    data = bytearray(chunks[schema][0])
+    data[place] ^= 1
+    chunks[schema] = [bytes(data), *chunks[schema][1:]]
+    return replace(traced, rank=replace(traced.rank, chunks=chunks))
+
+
+def _shortened(traced: Traced, schema: int) -> Traced:
+    """The last record of a schema is missing."""
+    chunks = dict(traced.rank.chunks)
+    size = trace.dtype_of(schema).itemsize
+    chunks[schema] = [*chunks[schema][:-1], chunks[schema][-1][:-size]]
+    return replace(traced, rank=replace(traced.rank, chunks=chunks))
+
+
+def test_the_reader_finds_what_the_plain_one_does(
+    emulated: Emulated, library: Path, tmp_path: Path
+) -> None:
+    runner = Runner(emulated, library / "libsigmatrace_gpu.so", tmp_path)
+    with runner.traced(*INLINE) as (found,):
+        (plain,) = plain_reader.read_all(next(tmp_path.glob("*/trace")))
+        for schema in (judge.OPERATION, judge.REQUEST, judge.DOORBELL, judge.SLOT):
+            records = found.rank.records(schema)
+            slow = plain.records(schema)
+            assert len(records) == len(slow)
+            for name in slow[0].keys() - {"thread"}:
+                mine, theirs = records[name].tolist(), [record[name] for record in slow]
+                assert sorted(mine) == sorted(theirs), name
+
+
+@pytest.mark.parametrize(
+    ("schema", "field"),
+    [(judge.SLOT, "index"), (judge.SLOT, "w0"), (judge.OPERATION, "size_bytes")],
+)
+def test_a_record_that_differs_is_wrong(traced: Traced, schema: int, field: str) -> None:
+    fields = trace.dtype_of(schema).fields
+    assert fields is not None
+    place = fields[field][1] + (2 if field == "w0" else 0)
+    with pytest.raises(WrongError):
+        judge.slot_by_slot(_changed(traced, schema, place))
+
+
+def test_another_value_in_a_slot_is_wrong(traced: Traced) -> None:
+    fields = trace.dtype_of(judge.SLOT).fields
+    assert fields is not None
+    with pytest.raises(WrongError, match="value"):
+        judge.inline_values(_changed(traced, judge.SLOT, fields["w4"][1] + 4))
+
+
+def test_missing_records_are_wrong(traced: Traced) -> None:
+    with pytest.raises(WrongError):
+        judge.slot_by_slot(_shortened(traced, judge.SLOT))
+    with pytest.raises(WrongError):
+        judge.inline_values(_shortened(traced, judge.SLOT))
+    with pytest.raises(WrongError):
+        judge.counts(_shortened(traced, judge.OPERATION))
+    with pytest.raises(WrongError):
+        judge.doorbells_one_by_one(_shortened(traced, judge.DOORBELL))
+
+
+def test_what_the_trace_says_was_lost_is_wrong(traced: Traced) -> None:
+    end = {**(traced.rank.end or {}), "lost": {"something": 3}}
+    with pytest.raises(WrongError, match="something"):
+        judge.counts(replace(traced, rank=replace(traced.rank, end=end)))
+
+
+def _kernel_of(traced: Traced, start: int, duration: int) -> Traced:
+    record = np.zeros(1, trace.dtype_of(judge.KERNEL))
+    record["t_tsc"], record["duration_tsc"], record["name"] = start, duration, 9999
+    record["blocks"], record["threads"] = 2, 1
+    chunks = {**traced.rank.chunks, judge.KERNEL: [record.tobytes()]}
+    named = [*traced.rank.objects, {"type": "name", "id": 9999, "name": "pair_run"}]
+    return replace(traced, rank=replace(traced.rank, chunks=chunks, objects=named))
+
+
+def test_a_kernel_must_enclose_its_doorbells(traced: Traced) -> None:
+    times = traced.rank.records(judge.DOORBELL)["t_tsc"]
+    first, span = int(times.min()), int(times.max() - times.min())
+    assert judge.kernels(_kernel_of(traced, first - 5, span + 10), "pair_run", 2, 1)
+    for start, duration in ((first + 1, span), (first, span - 1)):
+        with pytest.raises(WrongError, match="outside"):
+            judge.kernels(_kernel_of(traced, start, duration), "pair_run", 2, 1)
+    with pytest.raises(WrongError, match="0 kernels"):
+        judge.kernels(traced, "pair_run", 2, 1)
+
+
+def test_all_steps(
+    emulated: Emulated, library: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "results.md"
+    rig = emulated.built.nic.parent
+    words = ["--stand-in", "--rig", str(rig), "--lib", str(library), "--write", str(page)]
+    assert main(words) == 0, capsys.readouterr().out
+    printed, written = capsys.readouterr().out, page.read_text()
+    assert written in printed
+    assert FAIL not in written
+    for what in ("dialect=doca", "persistent kernel", "two processes", "overhead, rings: mirrored"):
+        assert what in written
+    for operation in ("Put+Quiet", "Get", "FetchAdd", "Ping-Pong"):
+        assert written.count(f"| {operation} | forward-first |") == 3
+
+
+def test_without_a_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert main([]) == NO_GPU
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "no GPU here" in line

@@ -1,0 +1,1 @@
+#include "bfs_kernel.h"
