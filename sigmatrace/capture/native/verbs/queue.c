@@ -1,4 +1,8 @@
 /* Completion queues and shared receive queues: created, destroyed. */
+#define _GNU_SOURCE
+#include <string.h>
+#include <sys/mman.h>
+
 #include "verbs.h"
 
 static struct st_verbs_cq cqs[ST_VERBS_CQS];
@@ -186,6 +190,18 @@ static void describe_srq(const struct st_verbs_srq *state, struct ibv_srq *srq,
         completes_at(state->xrc_cq, number);
 }
 
+/* Kept from a former queue of this state, and empty. */
+static uint64_t *nothing_seen(uint64_t *former)
+{
+    size_t bytes = (1u << ST_VERBS_SHARED_BITS) / 8;
+    if (former)
+        return memset(former, 0, bytes);
+    void *p = st_verbs_full ? mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                                   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+                            : MAP_FAILED;
+    return p == MAP_FAILED ? NULL : p;
+}
+
 /* `attr`: its mask has been applied. */
 static void srq_created(struct ibv_srq *srq, struct st_verbs_context *context,
                         const struct ibv_srq_init_attr_ex *attr)
@@ -197,6 +213,7 @@ static void srq_created(struct ibv_srq *srq, struct st_verbs_context *context,
             .taken = 1,
             .id = st_object_id(),
             .xrc_cq = attr->srq_type == IBV_SRQT_XRC && attr->cq ? st_verbs_cq_of(attr->cq) : NULL,
+            .seen = nothing_seen(state->seen),
             .post_srq_recv = context->ops.post_srq_recv};
         if (st_verbs_put(ST_VERBS_HOT, srq, state))
             describe_srq(state, srq, attr, context);

@@ -203,6 +203,7 @@ struct st_verbs_srq {
     uint32_t taken, id;
     uint32_t posted;
     struct st_verbs_cq *xrc_cq; /* XRC: where it completes */
+    uint64_t *seen;             /* mode full: st_verbs_shared_put; NULL: there is no memory */
     int (*post_srq_recv)(struct ibv_srq *, struct ibv_recv_wr *, struct ibv_recv_wr **);
 };
 
@@ -313,6 +314,12 @@ uint32_t st_verbs_pd(struct ibv_pd *pd, struct st_verbs_context *context);
 uint32_t st_verbs_xrcd(struct ibv_xrcd *xrcd, struct st_verbs_context *context);
 uint32_t st_verbs_channel(struct ibv_comp_channel *channel, struct st_verbs_context *context);
 
+/* The object of an address handle; 0 when it is not known. */
+static inline uint32_t st_verbs_ah(const struct ibv_ah *ah)
+{
+    return (uint32_t)(uintptr_t)st_verbs_find(ST_VERBS_COLD, ah);
+}
+
 /* --- domain.c, queue.c, qp.c, memory.c, window.c: functions for a context's table ---------------- */
 
 struct ibv_pd *st_verbs_alloc_parent_domain(struct ibv_context *,
@@ -392,25 +399,78 @@ struct st_verbs_match {
  * completions may come in another order. */
 bool st_verbs_retire(struct st_verbs_queue *queue, uint64_t wr_id, bool failed, bool several,
                      struct st_verbs_match *match);
-/* Would it be found? */
-bool st_verbs_expects(struct st_verbs_queue *queue, uint64_t wr_id, bool failed);
+/* May a request of this wr_id be the next one that completes? */
+bool st_verbs_expects(struct st_verbs_queue *queue, uint64_t wr_id, bool several);
 
-/* --- send.c ---------------------------------------------------------------------------------------- */
+/* Which wr_ids were ever posted to a shared receive queue, of which completions come in any order:
+ * a bit for each class of them. None of a class was: certain. */
+#define ST_VERBS_SHARED_BITS 16
+static inline uint64_t *st_verbs_shared_word(const struct st_verbs_srq *srq, uint64_t wr_id,
+                                             uint64_t *bit)
+{
+    uint64_t hash = wr_id * 0x9E3779B97F4A7C15ull >> (64 - ST_VERBS_SHARED_BITS);
+    *bit = 1ull << (hash & 63);
+    return &srq->seen[hash >> 6];
+}
 
-/* A request, however it was posted. */
+static inline void st_verbs_shared_put(struct st_verbs_srq *srq, uint64_t wr_id)
+{
+    uint64_t bit, *word = st_verbs_shared_word(srq, wr_id, &bit);
+    if (srq->seen && !(__atomic_load_n(word, __ATOMIC_RELAXED) & bit))
+        __atomic_fetch_or(word, bit, __ATOMIC_RELEASE);
+}
+
+static inline bool st_verbs_shared_has(const struct st_verbs_srq *srq, uint64_t wr_id)
+{
+    uint64_t bit, *word = st_verbs_shared_word(srq, wr_id, &bit);
+    return !srq->seen || __atomic_load_n(word, __ATOMIC_ACQUIRE) & bit;
+}
+
+/* --- batch.c: requests, read before the provider sees them ------------------------------------------ */
+
+/* A request, however it was posted, in our own memory: the program may use its own anew as soon as
+ * the request has completed, and another thread may learn of that before the call that posted it
+ * returns. For receives, `wr_id`, `size`, `sges` and `address` alone. */
 struct st_verbs_wr {
+    const void *address; /* of the program's request: compared, never followed */
     uint64_t wr_id, raddr, size;
-    union {
-        struct ibv_ah *ah; /* datagrams */
-        struct ibv_mw *mw; /* IBV_WR_BIND_MW */
-    };
+    const struct ibv_mw *mw; /* IBV_WR_BIND_MW: likewise */
+    uint64_t length;         /* IBV_WR_BIND_MW */
+    uint32_t access, pd;     /* likewise; `pd`: object id */
+    uint32_t ah;             /* datagrams: object id */
     uint32_t rkey, imm;
     uint32_t number; /* of the receiver: datagrams, its queue pair; XRC, its shared queue */
     uint32_t sges;
-    uint64_t length;       /* IBV_WR_BIND_MW */
-    uint32_t access;       /* likewise */
     uint8_t opcode, flags; /* flags: enum ibv_send_flags */
 };
+/* Requests of one call. A thread has one of its own, as long as it takes one at a time. */
+struct st_verbs_batch {
+    uint32_t taken;
+    uint32_t count, room;
+    uint32_t missing; /* beyond them, for want of memory: the last ones of the call */
+    struct st_verbs_wr *wrs;
+};
+/* An empty one; NULL: none is left. */
+struct st_verbs_batch *st_verbs_batch_take(void);
+void st_verbs_batch_give(struct st_verbs_batch *batch);
+bool st_verbs_batch_grow(struct st_verbs_batch *batch);
+/* Room for one more; NULL, and counted: there is none (any more). */
+static inline struct st_verbs_wr *st_verbs_batch_add(struct st_verbs_batch *batch)
+{
+    if (ST_LIKELY(batch && !batch->missing &&
+                  (batch->count < batch->room || st_verbs_batch_grow(batch))))
+        return &batch->wrs[batch->count++];
+    if (batch)
+        batch->missing++;
+    st_lost("verbs: requests of a batch without memory", 1);
+    return NULL;
+}
+/* How many of `count` requests were accepted, when `refused` is the first one that was not. */
+uint32_t st_verbs_batch_accepted(const struct st_verbs_batch *batch, uint32_t count,
+                                 const void *refused);
+
+/* --- send.c ---------------------------------------------------------------------------------------- */
+
 /* What is equal for all requests of one call. */
 struct st_verbs_post {
     struct st_verbs_qp *qp;
@@ -426,9 +486,8 @@ uint8_t st_verbs_wc_opcode(uint8_t wr_opcode);
 
 /* --- window.c ---------------------------------------------------------------------------------------- */
 
-/* A window is bound; to nothing where `length` is 0. */
-void st_verbs_window_bound(struct st_verbs_context *context, struct ibv_mw *mw, uint32_t rkey,
-                           uint64_t address, uint64_t length, uint32_t access);
+/* A window is bound, as the request says; to nothing where its `length` is 0. */
+void st_verbs_window_bound(struct st_verbs_context *context, const struct st_verbs_wr *wr);
 void st_verbs_window_invalidated(struct st_verbs_context *context, uint32_t rkey);
 
 #endif
