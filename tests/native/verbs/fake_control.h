@@ -13,6 +13,10 @@ struct ibv_qp *fake_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr);
  * the answer, and the object stays. */
 extern int (*fake_refusal)(void);
 
+/* Called when requests or receives are with the device, before the call that posted them returns:
+ * another thread may by then have learned that they have completed. */
+extern void (*fake_doorbell)(void);
+
 /* A bit of ibv_cq_init_attr_ex.comp_mask that headers of today do not know, and the value that its
  * member has. */
 #define FAKE_NEWER_BIT (1u << 20)

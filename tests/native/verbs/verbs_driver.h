@@ -70,6 +70,9 @@ int drain(struct ibv_cq *from);
     X("unknown_ops", unknown_ops)                                                                  \
     X("ambiguous", ambiguous)                                                                      \
     X("failing_polls", failing_polls)                                                              \
+    X("contested", contested)                                                                      \
+    X("nowhere", nowhere)                                                                          \
+    X("reused", reused)                                                                            \
     X("paused", paused)                                                                            \
     X("polls", polls)                                                                              \
     X("reopen", reopen)
