@@ -110,65 +110,65 @@ void st_verbs_posted(const struct st_verbs_post *post, const struct st_verbs_wr 
 }
 
 /* What the request of a list says, in the terms of st_verbs_wr. */
-static inline __attribute__((always_inline)) struct st_verbs_wr
-read_wr(const struct ibv_send_wr *from, const struct st_verbs_qp *qp)
+static inline __attribute__((always_inline)) void read_wr(struct st_verbs_wr *restrict wr,
+                                                          const struct ibv_send_wr *restrict from,
+                                                          const struct st_verbs_qp *qp)
 {
-    struct st_verbs_wr wr = {.address = from,
-                             .wr_id = from->wr_id,
-                             .sges = (uint32_t)from->num_sge,
-                             .opcode = (uint8_t)from->opcode,
-                             .flags = (uint8_t)from->send_flags};
+    *wr = (struct st_verbs_wr){.address = from,
+                               .wr_id = from->wr_id,
+                               .sges = (uint32_t)from->num_sge,
+                               .opcode = (uint8_t)from->opcode,
+                               .flags = (uint8_t)from->send_flags};
     if (qp->signal_all)
-        wr.flags |= IBV_SEND_SIGNALED;
+        wr->flags |= IBV_SEND_SIGNALED;
     for (int i = 0; i < from->num_sge; i++)
-        wr.size += from->sg_list[i].length;
-    switch (wr.opcode) {
+        wr->size += from->sg_list[i].length;
+    switch (wr->opcode) {
     case IBV_WR_RDMA_WRITE_WITH_IMM:
-        wr.imm = ntohl(from->imm_data);
+        wr->imm = ntohl(from->imm_data);
         /* fall through */
     case IBV_WR_RDMA_WRITE:
     case IBV_WR_RDMA_READ:
     case IBV_WR_ATOMIC_WRITE:
-        wr.raddr = from->wr.rdma.remote_addr;
-        wr.rkey = from->wr.rdma.rkey;
+        wr->raddr = from->wr.rdma.remote_addr;
+        wr->rkey = from->wr.rdma.rkey;
         break;
     case IBV_WR_SEND_WITH_IMM:
-        wr.imm = ntohl(from->imm_data);
+        wr->imm = ntohl(from->imm_data);
         break;
     case IBV_WR_SEND_WITH_INV:
-        wr.imm = from->invalidate_rkey;
+        wr->imm = from->invalidate_rkey;
         break;
     case IBV_WR_ATOMIC_CMP_AND_SWP:
     case IBV_WR_ATOMIC_FETCH_AND_ADD:
-        wr.raddr = from->wr.atomic.remote_addr;
-        wr.rkey = from->wr.atomic.rkey;
-        wr.size = 8;
+        wr->raddr = from->wr.atomic.remote_addr;
+        wr->rkey = from->wr.atomic.rkey;
+        wr->size = 8;
         break;
     case IBV_WR_LOCAL_INV:
-        wr.imm = from->invalidate_rkey;
-        wr.size = 0;
+        wr->imm = from->invalidate_rkey;
+        wr->size = 0;
         break;
     case IBV_WR_BIND_MW:
-        wr.raddr = from->bind_mw.bind_info.addr;
-        wr.rkey = from->bind_mw.rkey;
-        wr.size = 0;
-        wr.mw = from->bind_mw.mw;
-        wr.pd = st_verbs_pd(from->bind_mw.mw->pd, qp->context);
-        wr.length = from->bind_mw.bind_info.length;
-        wr.access = from->bind_mw.bind_info.mw_access_flags;
+        wr->raddr = from->bind_mw.bind_info.addr;
+        wr->rkey = from->bind_mw.rkey;
+        wr->size = 0;
+        wr->mw = from->bind_mw.mw;
+        wr->pd = st_verbs_pd(from->bind_mw.mw->pd, qp->context);
+        wr->length = from->bind_mw.bind_info.length;
+        wr->access = from->bind_mw.bind_info.mw_access_flags;
         break;
     case IBV_WR_TSO:
-        wr.size += from->tso.hdr_sz;
+        wr->size += from->tso.hdr_sz;
         break;
     default:
         break;
     }
     if (ST_UNLIKELY(qp->addressed)) {
         if (qp->datagram)
-            wr.ah = st_verbs_ah(from->wr.ud.ah);
-        wr.number = qp->datagram ? from->wr.ud.remote_qpn : from->qp_type.xrc.remote_srqn;
+            wr->ah = st_verbs_ah(from->wr.ud.ah);
+        wr->number = qp->datagram ? from->wr.ud.remote_qpn : from->qp_type.xrc.remote_srqn;
     }
-    return wr;
 }
 
 static inline void outstanding(struct st_verbs_qp *qp, const struct st_verbs_wr *wr,
@@ -195,7 +195,7 @@ static __attribute__((noinline)) int post_list(struct st_verbs_post *post, struc
     for (struct ibv_send_wr *from = list; from; from = from->next, count++) {
         struct st_verbs_wr *wr = st_verbs_batch_add(batch);
         if (ST_LIKELY(wr != NULL))
-            *wr = read_wr(from, qp);
+            read_wr(wr, from, qp);
     }
     uint32_t position = st_verbs_positions(&qp->send, count), accepted = count;
     for (uint32_t i = 0; st_verbs_full && batch && i < batch->count; i++)
@@ -223,7 +223,8 @@ int st_verbs_post_send(struct ibv_qp *handle, struct ibv_send_wr *wr, struct ibv
     st_verbs_claim(&qp->send.owner);
     if (ST_UNLIKELY(!wr || wr->next))
         return post_list(&post, wr, bad);
-    struct st_verbs_wr one = read_wr(wr, qp);
+    struct st_verbs_wr one;
+    read_wr(&one, wr, qp);
     struct ibv_send_wr *refused = wr; /* not every way out of a provider says which one */
     uint32_t position = st_verbs_positions(&qp->send, 1);
     if (st_verbs_full)
