@@ -53,11 +53,13 @@ int drain(struct ibv_cq *from);
     X("again", again)                                                                              \
     X("threads", threads)                                                                          \
     X("fork", forked)                                                                              \
+    X("fork_server", fork_server)                                                                  \
     X("extended", extended)                                                                        \
     X("extended_polling", extended_polling)                                                        \
     X("extended_threads", extended_threads)                                                        \
     X("datagrams", datagrams)                                                                      \
     X("regions", regions)                                                                          \
+    X("rekeyed", rekeyed)                                                                          \
     X("domains", domains)                                                                          \
     X("negotiated", negotiated)                                                                    \
     X("binding", binding)                                                                          \

@@ -212,6 +212,22 @@ void forked(int unused)
     CHECK(waitpid(child, &status, 0) == child && !status);
 }
 
+/* A child that opens the device itself, as its parent did before. */
+void fork_server(int unused)
+{
+    (void)unused;
+    pid_t child = fork();
+    if (!child) {
+        open_all();
+        struct ibv_qp *qp = make_qp(IBV_QPT_RC, NULL, 1);
+        pair(qp, qp);
+        CHECK(!post(qp, IBV_WR_RDMA_WRITE, 1, 1, 8, 0) && drain(cq) == 1);
+        exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && !status);
+}
+
 void datagrams(int unused)
 {
     (void)unused;

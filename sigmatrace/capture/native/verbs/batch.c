@@ -7,28 +7,31 @@
 #define BATCHES 512u
 #define FIRST_ROOM 64u
 
-static struct st_verbs_batch batches[BATCHES];
-static struct st_verbs_pool pool;
-static __thread uint32_t last; /* 1 + the one that this thread had before */
+static struct st_verbs_pool pool = {.size = sizeof(struct st_verbs_batch), .most = BATCHES};
+static __thread struct st_verbs_batch *last; /* the one that this thread had before */
 
 struct st_verbs_batch *st_verbs_batch_take(void)
 {
     uint32_t no = 0;
-    struct st_verbs_batch *batch = last ? &batches[last - 1] : NULL;
+    struct st_verbs_batch *batch = last;
     if (!batch || !__atomic_compare_exchange_n(&batch->taken, &no, 1, false, __ATOMIC_ACQUIRE,
                                                __ATOMIC_RELAXED))
-        batch = st_verbs_state(batches, &pool, BATCHES, sizeof(batches[0]));
+        batch = st_verbs_state(&pool);
     if (batch) {
-        last = (uint32_t)(batch - batches) + 1;
+        last = batch;
         batch->count = batch->missing = 0;
     }
     return batch;
 }
 
+/* It stays the thread's own, so it still counts as used. */
 void st_verbs_batch_give(struct st_verbs_batch *batch)
 {
-    if (batch)
-        st_verbs_state_give(batch, &pool);
+    if (!batch)
+        return;
+    __atomic_store_n(&batch->taken, 0, __ATOMIC_RELEASE);
+    if (ST_UNLIKELY(__atomic_load_n(&pool.full, __ATOMIC_ACQUIRE)))
+        __atomic_store_n(&pool.full, false, __ATOMIC_RELEASE);
 }
 
 __attribute__((noinline, cold)) bool st_verbs_batch_grow(struct st_verbs_batch *batch)

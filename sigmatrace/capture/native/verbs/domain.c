@@ -2,6 +2,18 @@
  * channels. They have no state but the id of their object. */
 #include "verbs.h"
 
+/* What a handle leads to: the object, and the process whose file describes it. */
+static void *pack(uint32_t id)
+{
+    return (void *)(uintptr_t)((uint64_t)st_verbs_life << 32 | id);
+}
+
+static uint32_t told(const void *handle)
+{
+    uintptr_t packed = (uintptr_t)st_verbs_find(ST_VERBS_COLD, handle);
+    return packed >> 32 == st_verbs_life ? (uint32_t)packed : 0;
+}
+
 static uint32_t made(const char *type, const void *handle, struct st_verbs_context *context,
                      uint32_t parent)
 {
@@ -13,18 +25,18 @@ static uint32_t made(const char *type, const void *handle, struct st_verbs_conte
     if (parent)
         st_object_u64(&o, "parent", parent);
     st_object_end(&o);
-    st_verbs_put(ST_VERBS_COLD, handle, (void *)(uintptr_t)id);
+    st_verbs_put(ST_VERBS_COLD, handle, pack(id));
     errno = saved;
     return id;
 }
 
 static uint32_t known(const char *type, const void *handle, struct st_verbs_context *context)
 {
-    uint32_t id = handle ? (uint32_t)(uintptr_t)st_verbs_find(ST_VERBS_COLD, handle) : 0;
+    uint32_t id = handle ? told(handle) : 0;
     if (id || !handle)
         return id;
     bool mine = st_verbs_make_begin(ST_VERBS_MAKE_OBJECT, handle);
-    id = (uint32_t)(uintptr_t)st_verbs_find(ST_VERBS_COLD, handle);
+    id = told(handle);
     if (!id)
         id = made(type, handle, context, 0);
     if (mine)
@@ -109,7 +121,7 @@ int st_verbs_close_xrcd(struct ibv_xrcd *xrcd)
 /* Programs of old come here as well, with a context of theirs: only known ones are looked at. */
 ST_API struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *handle)
 {
-    struct st_verbs_context *context = st_verbs_find(ST_VERBS_HOT, handle);
+    struct st_verbs_context *context = st_verbs_context_known(handle);
     struct st_verbs_library *library = context ? context->library : st_verbs_library(ST_CALLER);
     if (!library) {
         errno = ENOSYS;

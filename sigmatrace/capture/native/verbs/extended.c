@@ -32,8 +32,8 @@ struct st_verbs_extended {
     FIELD(wr_atomic_write)
 #undef FIELD
 };
-static struct st_verbs_extended extended[ST_VERBS_QPS];
-static struct st_verbs_pool pool;
+static struct st_verbs_pool pool = {.size = sizeof(struct st_verbs_extended),
+                                    .most = ST_VERBS_QPS};
 
 /* What is written when a request cannot be noted. */
 static __thread struct st_verbs_wr nowhere;
@@ -238,8 +238,7 @@ static void extend(struct ibv_qp_ex *qp, struct st_verbs_qp *state)
         st_lost("verbs: queue pair that offers requests of a kind that is not known", 1);
         return;
     }
-    struct st_verbs_extended *e =
-        st_verbs_state(extended, &pool, ST_VERBS_QPS, sizeof(extended[0]));
+    struct st_verbs_extended *e = st_verbs_state(&pool);
     if (!e)
         return;
     *e = (struct st_verbs_extended){.taken = 1};

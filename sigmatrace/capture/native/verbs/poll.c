@@ -130,7 +130,7 @@ static void completed(const struct polled *polled, const struct ibv_wc *wc)
 {
     struct st_verbs_match match = ST_VERBS_NO_MATCH;
     struct st_verbs_qp *qp =
-        st_verbs_find(ST_VERBS_NUMBERS, st_verbs_number(polled->cq->context, wc->qp_num));
+        st_verbs_qp_in(ST_VERBS_NUMBERS, st_verbs_number(polled->cq->context, wc->qp_num));
     if (ST_UNLIKELY(!qp)) {
         st_lost("verbs: completion of a queue pair that is not known", 1);
         return;

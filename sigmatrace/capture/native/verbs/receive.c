@@ -100,6 +100,6 @@ int st_verbs_post_srq_recv(struct ibv_srq *handle, struct ibv_recv_wr *wr,
         accepted = st_verbs_batch_accepted(r.batch, r.count, refused);
     }
     uint32_t position = __atomic_fetch_add(&srq->posted, accepted, __ATOMIC_RELAXED);
-    receives_end(&r, accepted, position, t_tsc, srq->id, ST_QUEUE_SHARED);
+    receives_end(&r, accepted, position, t_tsc, st_verbs_srq_id(srq), ST_QUEUE_SHARED);
     return result;
 }
