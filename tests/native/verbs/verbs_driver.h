@@ -53,6 +53,7 @@ int drain(struct ibv_cq *from);
     X("again", again)                                                                              \
     X("threads", threads)                                                                          \
     X("fork", forked)                                                                              \
+    X("crowded", crowded)                                                                          \
     X("fork_server", fork_server)                                                                  \
     X("extended", extended)                                                                        \
     X("extended_polling", extended_polling)                                                        \

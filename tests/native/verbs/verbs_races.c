@@ -83,6 +83,33 @@ void opened_at_once(void)
     two(open_device, list[0], list[0]);
 }
 
+#define CONTEXTS 1024 /* that the shim has room for */
+#define CQS 16384
+
+/* More contexts, and more completion queues of one, than the shim has room for: the last three of
+ * each are used many times, also when there is room again. */
+void crowded(int times)
+{
+    static struct ibv_context *contexts[CONTEXTS + 2];
+    static struct ibv_cq *cqs[CQS + 2];
+    struct ibv_device **list = ibv_get_device_list(NULL);
+    for (int i = 0; i < CONTEXTS + 2; i++)
+        CHECK(contexts[i] = ibv_open_device(list[0]));
+    for (int i = 0; i < CQS + 2; i++)
+        CHECK(cqs[i] = ibv_create_cq(context, 1, NULL, NULL, 0));
+    CHECK(!ibv_close_device(contexts[0]) && !ibv_destroy_cq(cqs[0]));
+    for (int i = 0; i < times; i++) {
+        CHECK(!drain(cqs[CQS - 1 + i % 3]));
+        struct ibv_pd *unseen = ibv_alloc_pd(contexts[CONTEXTS - 1 + i % 3]);
+        CHECK(unseen && !ibv_dealloc_pd(unseen));
+    }
+    for (int i = 1; i < CONTEXTS + 2; i++)
+        CHECK(!ibv_close_device(contexts[i]));
+    for (int i = 1; i < CQS + 2; i++)
+        CHECK(!ibv_destroy_cq(cqs[i]));
+    ibv_free_device_list(list);
+}
+
 /* The shim writes down what is outstanding in memory that it maps: the last one of these bytes, when
  * the thread that is to write there is to be stopped. */
 #define RING_BYTES (256 * 24)

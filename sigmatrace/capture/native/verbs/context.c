@@ -106,6 +106,8 @@ static struct st_verbs_context *opened(struct ibv_context *context,
             state = NULL;
         }
     }
+    if (!state)
+        st_verbs_leave_out(context);
     errno = saved;
     return state;
 }
@@ -114,7 +116,7 @@ static struct st_verbs_context *opened(struct ibv_context *context,
 static struct st_verbs_context *adopt(struct ibv_context *context,
                                       struct st_verbs_library *library)
 {
-    if (!st_verbs_make_begin(ST_VERBS_MAKE_CONTEXT, context))
+    if (st_verbs_left_out(context) || !st_verbs_make_begin(ST_VERBS_MAKE_CONTEXT, context))
         return NULL;
     struct st_verbs_context *state = st_verbs_find(ST_VERBS_HOT, context);
     if (!state)
@@ -191,6 +193,8 @@ ST_API int ibv_close_device(struct ibv_context *context)
     if (state && !result) {
         st_verbs_remove(ST_VERBS_HOT, context, state);
         st_verbs_state_give(state, &pool);
+    } else if (!result) {
+        st_verbs_left_out_ended(context);
     }
     return result;
 }

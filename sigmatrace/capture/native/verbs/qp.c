@@ -37,6 +37,7 @@ static struct st_verbs_qp *created(struct ibv_qp *qp, struct st_verbs_context *c
     int saved = errno;
     struct st_verbs_qp *state = st_verbs_state(&pool);
     if (!state) {
+        st_verbs_leave_out(qp);
         errno = saved;
         return NULL;
     }
@@ -67,6 +68,7 @@ static struct st_verbs_qp *created(struct ibv_qp *qp, struct st_verbs_context *c
     if (!publish(qp, state)) {
         st_verbs_connection_end(state, st_now());
         st_verbs_state_give(state, &pool);
+        st_verbs_leave_out(qp);
         state = NULL;
     }
     errno = saved;
@@ -104,10 +106,6 @@ static struct st_verbs_qp *adopt(struct ibv_qp *qp, struct st_verbs_context *con
                            .receive_cq = qp->recv_cq,
                            .srq = qp->srq,
                            .pd = qp->pd};
-    if (pool.full) { /* also the next of its requests comes here */
-        st_lost("verbs: more objects at once than can be traced", 1);
-        return NULL;
-    }
     bool told = !ST_VERBS_INSIDE(context->library->ibv_query_qp(qp, &attr, QUERIED, &init));
     if (told) {
         how.max_send = init.cap.max_send_wr;
@@ -127,7 +125,7 @@ struct st_verbs_qp *st_verbs_qp_adopt(struct ibv_qp *qp)
     struct st_verbs_qp *state = st_verbs_qp_of(qp);
     struct st_verbs_context *context =
         state ? NULL : st_verbs_context_known(qp->context);
-    if (!context || !st_verbs_make_begin(ST_VERBS_MAKE_QP, qp))
+    if (!context || st_verbs_left_out(qp) || !st_verbs_make_begin(ST_VERBS_MAKE_QP, qp))
         return state;
     state = st_verbs_qp_of(qp);
     if (!state)
@@ -200,6 +198,8 @@ ST_API int ibv_destroy_qp(struct ibv_qp *qp)
         st_verbs_connection_end(state, t_tsc);
         st_verbs_qp_unextend(state);
         st_verbs_state_give(state, &pool);
+    } else if (!result) {
+        st_verbs_left_out_ended(qp);
     }
     errno = saved;
     return result;

@@ -48,6 +48,8 @@ static struct st_verbs_cq *cq_created(struct ibv_cq *cq, struct st_verbs_context
             state = NULL;
         }
     }
+    if (!state)
+        st_verbs_leave_out(cq);
     errno = saved;
     return state;
 }
@@ -95,7 +97,7 @@ struct st_verbs_cq *st_verbs_cq_of(struct ibv_cq *cq)
     if (ST_LIKELY(state != NULL))
         return state;
     struct st_verbs_context *context = st_verbs_context_known(cq->context);
-    if (!context || !st_verbs_make_begin(ST_VERBS_MAKE_CQ, cq))
+    if (!context || st_verbs_left_out(cq) || !st_verbs_make_begin(ST_VERBS_MAKE_CQ, cq))
         return NULL;
     state = st_verbs_find(ST_VERBS_HOT, cq);
     if (!state)
@@ -165,6 +167,8 @@ ST_API int ibv_destroy_cq(struct ibv_cq *cq)
         st_verbs_remove(ST_VERBS_HOT, cq, state);
         cq_ended(state, true);
         st_verbs_state_give(state, &cq_pool);
+    } else if (!result) {
+        st_verbs_left_out_ended(cq);
     }
     errno = saved;
     return result;

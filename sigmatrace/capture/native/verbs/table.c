@@ -82,6 +82,23 @@ void *st_verbs_take(enum st_verbs_table table, const void *handle)
     return value && st_verbs_remove(table, handle, value) ? value : NULL;
 }
 
+static char left_out; /* its address is the value */
+
+void st_verbs_leave_out(const void *handle)
+{
+    st_verbs_put(ST_VERBS_COLD, handle, &left_out);
+}
+
+bool st_verbs_left_out(const void *handle)
+{
+    return st_verbs_find(ST_VERBS_COLD, handle) == &left_out;
+}
+
+void st_verbs_left_out_ended(const void *handle)
+{
+    st_verbs_remove(ST_VERBS_COLD, handle, &left_out);
+}
+
 struct st_verbs_ending st_verbs_ending(const void *handle)
 {
     return (struct st_verbs_ending){st_verbs_find(ST_VERBS_COLD, handle), st_now()};

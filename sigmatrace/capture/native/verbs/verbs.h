@@ -147,6 +147,12 @@ static inline bool st_verbs_remove(enum st_verbs_table table, const void *handle
     return in && st_handle_remove(in, handle, value);
 }
 
+/* What there was no room for stays untraced to its end: it is not taken in when it is named again, as
+ * its numbers would begin in the midst. */
+void st_verbs_leave_out(const void *handle);
+bool st_verbs_left_out(const void *handle);
+void st_verbs_left_out_ended(const void *handle);
+
 /* Of what has no state but an object's id: asked before the library ends it. */
 struct st_verbs_ending {
     void *id;
