@@ -129,7 +129,7 @@ def test_an_error_that_may_be_a_sends_or_a_receives(run) -> None:
     ]
     assert rank.end["lost"] == {
         "verbs: completion whose request is not known": 2,
-        "verbs: error of which it is not known whether a send or a receive failed": 5,
+        "verbs: error that may be a send's or a receive's": 5,
     }
 
 

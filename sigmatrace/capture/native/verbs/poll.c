@@ -145,7 +145,7 @@ static void completed(const struct polled *polled, const struct ibv_wc *wc)
         st_verbs_retire(requests, wc->wr_id, wc->status != IBV_WC_SUCCESS,
                         several(polled->cq, requests), &match);
     } else if (ST_UNLIKELY(queue == ST_QUEUE_UNKNOWN)) {
-        st_lost("verbs: error of which it is not known whether a send or a receive failed", 1);
+        st_lost("verbs: error that may be a send's or a receive's", 1);
     }
     if (is_arrival(wc))
         arrived(polled, qp, wc, match.position);
