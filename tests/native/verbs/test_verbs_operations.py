@@ -212,5 +212,5 @@ def test_a_child_that_opens_the_device_itself(run) -> None:
         assert [p["device"] for p in merged(rank, "ib_port")] == [device["id"]]
         assert len(merged(rank, "ib_gid")) == 2
         # Neither repeats what is the other's.
-        assert len(merged(rank, "ib_pd")) == len(merged(rank, "ib_cq")) == 1
+        assert [len(merged(rank, kind)) for kind in ("ib_pd", "ib_cq", "ib_qp")] == [1] * 3
         assert len(merged(rank, "library")) == 1

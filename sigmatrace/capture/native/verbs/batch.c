@@ -2,7 +2,7 @@
 #define _GNU_SOURCE
 #include <sys/mman.h>
 
-#include "verbs.h"
+#include "requests.h"
 
 #define BATCHES 512u
 #define FIRST_ROOM 64u

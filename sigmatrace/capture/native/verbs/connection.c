@@ -1,7 +1,7 @@
 /* Connections of queue pairs: begun, changed, ended. One object for each. */
 #include <string.h>
 
-#include "verbs.h"
+#include "requests.h"
 
 static const char *type_name(enum ibv_qp_type type)
 {
@@ -196,9 +196,10 @@ ST_API int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask,
 {
     ST_VERBS_ENTER(qp->context, ibv_query_qp, ENOSYS)
     int result = ST_VERBS_INSIDE(library->ibv_query_qp(qp, attr, mask, init));
-    struct st_verbs_qp *state = context && !result ? st_verbs_qp_of(qp) : NULL;
+    struct st_verbs_qp *state = context && !result ? st_verbs_find(ST_VERBS_HOT, qp) : NULL;
     int saved = errno;
-    if (state && !state->ended && mask & IBV_QP_STATE && attr->qp_state != state->now)
+    if (state && state->life == st_verbs_life && !state->ended && mask & IBV_QP_STATE &&
+        attr->qp_state != state->now)
         modified(state, attr, IBV_QP_STATE);
     errno = saved;
     return result;

@@ -14,6 +14,15 @@ static uint32_t told(const void *handle)
     return packed >> 32 == st_verbs_life ? (uint32_t)packed : 0;
 }
 
+/* What a child inherited and did not use has its end in the parent's file alone. */
+static struct st_verbs_ending ending(const void *handle)
+{
+    struct st_verbs_ending before = st_verbs_ending(handle);
+    if (!told(handle))
+        before.id = NULL;
+    return before;
+}
+
 static uint32_t made(const char *type, const void *handle, struct st_verbs_context *context,
                      uint32_t parent)
 {
@@ -83,7 +92,7 @@ ST_API int ibv_dealloc_pd(struct ibv_pd *pd)
     struct st_verbs_library *library = st_verbs_library_of(pd->context, ST_CALLER);
     if (!library)
         return ENOSYS;
-    struct st_verbs_ending before = st_verbs_ending(pd);
+    struct st_verbs_ending before = ending(pd);
     int result = library->ibv_dealloc_pd(pd);
     st_verbs_ended("ib_pd", pd, &before, result);
     return result;
@@ -95,7 +104,7 @@ ST_API void ibv_unimport_pd(struct ibv_pd *pd)
     struct st_verbs_library *library = st_verbs_library_of(pd->context, ST_CALLER);
     if (!library || !library->ibv_unimport_pd)
         return;
-    struct st_verbs_ending before = st_verbs_ending(pd);
+    struct st_verbs_ending before = ending(pd);
     library->ibv_unimport_pd(pd);
     st_verbs_ended("ib_pd", pd, &before, 0);
 }
@@ -112,7 +121,7 @@ struct ibv_xrcd *st_verbs_open_xrcd(struct ibv_context *handle, struct ibv_xrcd_
 int st_verbs_close_xrcd(struct ibv_xrcd *xrcd)
 {
     ST_VERBS_ENTER_TABLE(xrcd->context, ENOSYS)
-    struct st_verbs_ending before = st_verbs_ending(xrcd);
+    struct st_verbs_ending before = ending(xrcd);
     int result = context->close_xrcd(xrcd);
     st_verbs_ended("ib_xrcd", xrcd, &before, result);
     return result;
@@ -139,7 +148,7 @@ ST_API int ibv_destroy_comp_channel(struct ibv_comp_channel *channel)
     struct st_verbs_library *library = context ? context->library : st_verbs_library(ST_CALLER);
     if (!library)
         return ENOSYS;
-    struct st_verbs_ending before = st_verbs_ending(channel);
+    struct st_verbs_ending before = ending(channel);
     int result = library->ibv_destroy_comp_channel(channel);
     st_verbs_ended("ib_comp_channel", channel, &before, result);
     return result;

@@ -6,7 +6,7 @@
  * after the lock is gone: the next thread's batch is in another piece. */
 #include <arpa/inet.h>
 
-#include "verbs.h"
+#include "requests.h"
 
 /* The functions of struct ibv_qp_ex that are wrapped; wr_atomic_write, which older libraries do
  * not have, only where it was asked for. */

@@ -7,7 +7,7 @@
  * when a thread was kept from recording what it had polled while others went once around the ring;
  * that completion is recorded without a position. */
 #define _GNU_SOURCE
-#include "verbs.h"
+#include "requests.h"
 
 #include <sys/mman.h>
 

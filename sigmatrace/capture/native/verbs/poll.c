@@ -1,7 +1,7 @@
 /* Completions: arrivals in all modes, each completion in mode full, empty polls as a number. */
 #include <arpa/inet.h>
 
-#include "verbs.h"
+#include "requests.h"
 
 #define GRH_BYTES 40u /* before each datagram in the receiver's buffer */
 #define RECEIVES 128u /* of enum ibv_wc_opcode */

@@ -1,5 +1,5 @@
 /* Queue pairs: created, taken in, destroyed. */
-#include "verbs.h"
+#include "requests.h"
 
 static struct st_verbs_pool pool = {.size = sizeof(struct st_verbs_qp), .most = ST_VERBS_QPS};
 
@@ -188,14 +188,15 @@ struct ibv_qp *st_verbs_open_qp(struct ibv_context *handle, struct ibv_qp_open_a
 ST_API int ibv_destroy_qp(struct ibv_qp *qp)
 {
     ST_VERBS_ENTER(qp->context, ibv_destroy_qp, ENOSYS)
-    struct st_verbs_qp *state = context ? st_verbs_qp_of(qp) : NULL;
+    struct st_verbs_qp *state = context ? st_verbs_find(ST_VERBS_HOT, qp) : NULL;
     uint64_t t_tsc = st_now();
     int result = ST_VERBS_INSIDE(library->ibv_destroy_qp(qp));
     int saved = errno;
     if (state && !result) {
         st_verbs_remove(ST_VERBS_HOT, qp, state);
         st_verbs_remove(ST_VERBS_NUMBERS, st_verbs_number(context, state->qpn), state);
-        st_verbs_connection_end(state, t_tsc);
+        if (state->life == st_verbs_life) /* else a child puts away what it inherited */
+            st_verbs_connection_end(state, t_tsc);
         st_verbs_qp_unextend(state);
         st_verbs_state_give(state, &pool);
     } else if (!result) {

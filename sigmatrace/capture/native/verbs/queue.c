@@ -3,7 +3,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "verbs.h"
+#include "requests.h"
 
 static struct st_verbs_pool cq_pool = {.size = sizeof(struct st_verbs_cq), .most = ST_VERBS_CQS};
 static struct st_verbs_pool srq_pool = {.size = sizeof(struct st_verbs_srq),
@@ -305,7 +305,8 @@ ST_API int ibv_destroy_srq(struct ibv_srq *srq)
     int saved = errno;
     if (state && !result) {
         st_verbs_remove(ST_VERBS_HOT, srq, state);
-        st_object_closed("ib_srq", state->id);
+        if (state->life == st_verbs_life)
+            st_object_closed("ib_srq", state->id);
         if (state->xrc_cq)
             __atomic_fetch_sub(&state->xrc_cq->xrc_srqs, 1, __ATOMIC_ACQ_REL);
         st_verbs_state_give(state, &srq_pool);

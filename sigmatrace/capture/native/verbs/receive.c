@@ -1,5 +1,5 @@
 /* Receives that are posted, mode full. */
-#include "verbs.h"
+#include "requests.h"
 
 static void read_wr(struct st_verbs_wr *wr, const struct ibv_recv_wr *from)
 {

@@ -1,7 +1,7 @@
 /* Requests of the send queue: what they do, their channels, and the call that posts a list. */
 #include <arpa/inet.h>
 
-#include "verbs.h"
+#include "requests.h"
 
 /* By enum ibv_wr_opcode: operation, channel, the opcode of its completion. */
 static const struct {

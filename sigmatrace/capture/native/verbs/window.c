@@ -3,7 +3,7 @@
  *
  * A window is known by its handle and, as what invalidates it names only this, by its key. Both
  * lead to the same object; the key's entry is there as long as the object lives. */
-#include "verbs.h"
+#include "requests.h"
 
 /* The handle of a key: no address has the two highest bits. */
 static const void *key_of(const struct st_verbs_context *context, uint32_t rkey)
