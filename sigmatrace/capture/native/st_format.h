@@ -117,7 +117,8 @@ enum st_layer {
 };
 enum st_channel_flag { ST_HAS_TAG = 1, ST_HAS_DATA = 2, ST_OVERFLOW = 4, ST_REPLY = 8, ST_TAG_UNKNOWN = 16 };
 /* Of a request or cqe; what stands for "a receive" and, of a completion, for "not known". */
-enum st_queue { ST_QUEUE_UNKNOWN, ST_QUEUE_SEND, ST_QUEUE_RECV, ST_QUEUE_SHARED };
+#define ST_QUEUE_UNKNOWN 0 /* of an error */
+enum st_queue { ST_QUEUE_SEND = 1, ST_QUEUE_RECV, ST_QUEUE_SHARED };
 #define ST_NO_POSITION UINT32_MAX
 #define ST_OPCODE_RECEIVE 255u
 #define ST_OPCODE_UNKNOWN 127u
