@@ -283,6 +283,9 @@ struct st_interposition {
     void *original, *wrapper;
 };
 ST_API struct st_interposition st_interpose_find(void *handle, const char *name);
+/* Is this the name of a wrapper whose function the code at this address would not find, were the
+ * wrapper not there? */
+ST_API bool st_interpose_absent(const char *name, const void *caller);
 
 #ifdef __cplusplus
 }

@@ -144,6 +144,7 @@ enum st_doorbell_flag {
 };
 enum st_wqe_kind { ST_WQE_FIRST = 1, ST_WQE_FURTHER, ST_WQE_INVALID };
 /* Of a request or cqe; what stands for "a receive" and, of a completion, for "not known". */
+#define ST_QUEUE_UNKNOWN 0 /* of an error */
 enum st_queue { ST_QUEUE_SEND = 1, ST_QUEUE_RECV, ST_QUEUE_SHARED };
 #define ST_NO_POSITION UINT32_MAX
 #define ST_OPCODE_RECEIVE 255u

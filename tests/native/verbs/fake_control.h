@@ -3,6 +3,7 @@
 #define FAKE_CONTROL_H
 
 #include <infiniband/verbs.h>
+#include <stdbool.h>
 
 struct ibv_context *fake_open(struct ibv_device *device);
 struct ibv_pd *fake_alloc_pd(struct ibv_context *context);
@@ -12,6 +13,13 @@ struct ibv_qp *fake_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr);
 /* Called while a queue pair or a completion queue is being destroyed; what it returns, unless 0, is
  * the answer, and the object stays. */
 extern int (*fake_refusal)(void);
+
+/* Does a change of a region's rights give it other keys? Providers may do so. */
+extern bool fake_rekeys;
+
+/* Called when requests or receives are with the device, before the call that posted them returns:
+ * another thread may by then have learned that they have completed. */
+extern void (*fake_doorbell)(void);
 
 /* A bit of ibv_cq_init_attr_ex.comp_mask that headers of today do not know, and the value that its
  * member has. */

@@ -2,11 +2,20 @@
 #include <errno.h>
 #include <string.h>
 
+#include "fake_control.h"
 #include "fake_ibverbs.h"
 
 #define UNDEFINED 0x5a5a5a5a /* where the API defines nothing */
 
 pthread_mutex_t fake_lock = PTHREAD_MUTEX_INITIALIZER;
+void (*fake_doorbell)(void);
+
+static int rung(int result)
+{
+    if (fake_doorbell)
+        fake_doorbell();
+    return result;
+}
 
 static void complete(struct ibv_cq *to, const struct ibv_wc *wc, uint64_t sent_to)
 {
@@ -153,16 +162,20 @@ int fake_post_list(struct fake_qp *qp, struct ibv_send_wr *wr, struct ibv_send_w
 
 int fake_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
+    if (!bad)
+        return EINVAL; /* as some providers have it */
     pthread_mutex_lock(&fake_lock);
     int result = fake_post_list((struct fake_qp *)qp, wr, bad);
     pthread_mutex_unlock(&fake_lock);
-    return result;
+    return rung(result);
 }
 
 static int post_receives(struct fake_receives *receives, struct ibv_recv_wr *wr,
                          struct ibv_recv_wr **bad)
 {
     int result = 0;
+    if (!bad)
+        return EINVAL;
     pthread_mutex_lock(&fake_lock);
     for (; wr && !result; wr = wr->next) {
         if (receives->in - receives->out >= FAKE_DEPTH) {
@@ -173,7 +186,7 @@ static int post_receives(struct fake_receives *receives, struct ibv_recv_wr *wr,
         }
     }
     pthread_mutex_unlock(&fake_lock);
-    return result;
+    return rung(result);
 }
 
 int fake_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)

@@ -304,6 +304,10 @@ int ibv_modify_qp(struct ibv_qp *base, struct ibv_qp_attr *attr, int mask)
     struct fake_qp *qp = (struct fake_qp *)base;
     if (mask & IBV_QP_DEST_QPN)
         qp->destination = attr->dest_qp_num;
+    if (mask & IBV_QP_AV)
+        qp->path = attr->ah_attr;
+    if (mask & IBV_QP_PORT)
+        qp->port = attr->port_num;
     if (mask & IBV_QP_STATE) {
         base->state = attr->qp_state;
         if (attr->qp_state == IBV_QPS_RESET)
@@ -322,6 +326,10 @@ int ibv_query_qp(struct ibv_qp *base, struct ibv_qp_attr *attr, int mask,
     memset(attr, 0, sizeof(*attr));
     memset(init, 0, sizeof(*init));
     attr->qp_state = base->state;
+    attr->dest_qp_num = qp->destination;
+    attr->ah_attr = qp->path;
+    attr->port_num = qp->port;
+    attr->path_mtu = IBV_MTU_2048;
     init->sq_sig_all = qp->signal_all;
     init->cap.max_send_wr = qp->max_send;
     init->cap.max_recv_wr = FAKE_DEPTH;

@@ -46,6 +46,8 @@ struct fake_qp {
     struct ibv_sge sges[64][8];
     uint32_t batched;
     struct ibv_ece ece;
+    struct ibv_ah_attr path;
+    uint8_t port;
 };
 struct fake_ah {
     struct ibv_ah base;

@@ -1,6 +1,7 @@
 /* Memory regions and windows: which keys reach which addresses. */
 #include <stdlib.h>
 
+#include "fake_control.h"
 #include "fake_ibverbs.h"
 
 #define SPANS 1024u
@@ -12,6 +13,7 @@ static struct span {
     uint64_t start, length;
 } spans[SPANS];
 static uint32_t next_key = 1;
+bool fake_rekeys;
 
 static uint32_t new_key(void)
 {
@@ -88,6 +90,12 @@ int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *address,
     }
     if (flags & IBV_REREG_MR_CHANGE_PD)
         mr->pd = pd;
+    if (flags & IBV_REREG_MR_CHANGE_ACCESS && fake_rekeys) {
+        struct span span = *span_of(mr->rkey);
+        fake_invalidate(mr->rkey);
+        span.rkey = mr->rkey = mr->lkey = new_key();
+        *span_of(mr->rkey) = span;
+    }
     if (flags & IBV_REREG_MR_CHANGE_TRANSLATION) {
         mr->addr = address;
         mr->length = length;

@@ -40,6 +40,21 @@ def test_regions(run) -> None:
     assert all(r["key"] and r["closed_tsc"] for r in regions)
 
 
+def test_a_region_with_another_key_is_another_one(run) -> None:
+    rank = run("driver", "rekeyed").rank()
+    first, _other, second, _anew = regions = merged(rank, "memory")
+    assert len({r["key"] for r in regions}) == 4
+    assert [first[k] for k in ("address", "length_bytes", "pd")] == [
+        second[k] for k in ("address", "length_bytes", "pd")
+    ]
+    assert (first["access"], second["access"]) == (3, 2)
+    before, after = rank.records(7)
+    assert (before["rkey"], after["rkey"]) == (first["key"], second["key"])
+    assert before["t_tsc"] < first["closed_tsc"] < after["t_tsc"] < second["closed_tsc"]
+    reason = "verbs: address by which others reach a region, once its key has changed"
+    assert rank.end["lost"] == {reason: 1}
+
+
 def test_each_bind_of_a_window_is_a_life(run) -> None:
     rank = run("driver", "windows").rank()
     (region, *windows) = merged(rank, "memory")

@@ -113,6 +113,14 @@ def test_other_look_ups_are_left_alone(run, fake: Path) -> None:
     assert not run("loader", "plain", fake / "libibverbs.so.1").ranks()
 
 
+def test_what_the_library_lacks_is_not_there(run, fake: Path) -> None:
+    assert not run("loader", "global", fake / "libibverbs.so.1").ranks()
+
+
+def test_the_shim_alone_leaves_memory_to_be_locked(run, fake: Path) -> None:
+    assert not run("loader", "locked", fake / "libibverbs.so.1").ranks()
+
+
 def test_domains_and_channels(run) -> None:
     rank = run("driver", "domains").rank()
     device, plain, parent, imported = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 
 import pytest
-from plain_reader import Rank
+from plain_reader import Rank, merged
 
 SEND, RECV, PUT, GET, FETCH, PUT_DATA, INVALIDATE = 1, 2, 3, 4, 6, 10, 12
 MSG, RMA = 1, 3
@@ -184,3 +184,33 @@ def test_a_child_counts_from_zero(run) -> None:
         assert shared == list(range(3 if rank is parent else 1))
         polls = [(o["polls"], o["empty_polls"]) for o in rank.objects_of("ib_cq") if "polls" in o]
         assert polls == [(4, 2) if rank is parent else (2, 1)]
+
+
+def test_a_child_describes_what_it_uses(run) -> None:
+    parent, child = run("driver", "fork", mode="full").ranks()
+    (device,) = merged(child, "ib_device")
+    (port,) = merged(child, "ib_port")
+    assert device["name"] == "fake0" and port["device"] == device["id"]
+    assert {gid["port"] for gid in merged(child, "ib_gid")} == {port["id"]}
+    (pd,), (cq,), (srq,) = (merged(child, kind) for kind in ("ib_pd", "ib_cq", "ib_srq"))
+    assert (cq["cqe"], srq["max_wr"], srq["pd"]) == (1024, 64, pd["id"])
+    assert {x["device"] for x in (pd, cq, srq)} == {device["id"]}
+    first, second = (qp["qpn"] for qp in merged(parent, "ib_qp"))
+    (qp,) = merged(child, "ib_qp")  # the other one is not used there
+    assert (qp["qpn"], qp["dest_qpn"], qp["port"]) == (first, second, 1)
+    assert qp["sgid"] == qp["dgid"] == bytes(15) + b"\x02"
+    assert (qp["pd"], qp["send_cq"], qp["recv_cq"]) == (pd["id"], cq["id"], cq["id"])
+    described = {o["id"] for kind in ("ib_qp", "ib_srq") for o in merged(child, kind)}
+    assert {r["object"] for schema in (7, 8) for r in child.records(schema)} == described
+    assert child.end["lost"] == {}
+
+
+def test_a_child_that_opens_the_device_itself(run) -> None:
+    parent, child = run("driver", "fork_server", mode="full").ranks()
+    for rank in (parent, child):
+        (device,) = merged(rank, "ib_device")
+        assert [p["device"] for p in merged(rank, "ib_port")] == [device["id"]]
+        assert len(merged(rank, "ib_gid")) == 2
+        # Neither repeats what is the other's.
+        assert [len(merged(rank, kind)) for kind in ("ib_pd", "ib_cq", "ib_qp")] == [1] * 3
+        assert len(merged(rank, "library")) == 1

@@ -33,6 +33,16 @@ def test_threads_that_open_a_device_at_once(run) -> None:
     assert len(rank.objects_of("library")) == 1
 
 
+def test_what_there_is_no_room_for_is_left_out_to_its_end(run) -> None:
+    rank = run("driver", "crowded", 300).rank()
+    # With the driver's own, three of each were too many; each is noticed once.
+    assert len(merged(rank, "ib_cq")) == 16384 and len(merged(rank, "ib_pd")) == 1
+    assert rank.end["lost"] == {
+        "verbs: more objects at once than can be traced": 3 + 3,
+        "verbs: polls of a completion queue that is not known": 300,
+    }
+
+
 def test_a_position_that_is_taken_and_not_yet_written_down(run) -> None:
     rank = run("driver", "late").rank()
     requests = {r["wr_id"]: r["position"] for r in rank.records(7)}

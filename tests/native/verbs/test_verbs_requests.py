@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from plain_reader import Rank
+from plain_reader import Rank, merged
 
 NOWHERE = 2**32 - 1
 WRITE, WRITE_IMM, SEND, SEND_IMM, READ, SWAP, ADD, INVALIDATE, _BIND, SEND_INV = range(10)
@@ -109,6 +109,66 @@ def test_a_request_that_cannot_be_told(run) -> None:
     assert (done["wr_id"], done["status"], done["position"]) == (7, 10, NOWHERE)
     assert (done["opcode"], done["posted_tsc"]) == (127, 0)
     assert rank.end["lost"] == {"verbs: completion whose request is not known": 1}
+
+
+SEND_QUEUE, UNKNOWN_QUEUE = 1, 0
+
+
+def test_an_error_that_may_be_a_sends_or_a_receives(run) -> None:
+    rank = run("driver", "contested").rank()
+    pairs = list(dict.fromkeys(item["id"] for item in rank.objects_of("ib_qp")))
+    failed = [
+        (pairs.index(c["object"]), c["status"], c["queue"], c["position"], c["opcode"])
+        for c in rank.records(8)
+    ]
+    # Only of the first one no receive has the wr_id. The receive that is flushed comes last.
+    assert failed == [
+        *((0, status, SEND_QUEUE, NOWHERE, 127) for status in (10, 5)),
+        *((1, status, UNKNOWN_QUEUE, NOWHERE, 127) for status in (10, 5)),
+        *((2, status, UNKNOWN_QUEUE, NOWHERE, 127) for status in (10, 5, 5)),
+    ]
+    assert rank.end["lost"] == {
+        "verbs: completion whose request is not known": 2,
+        "verbs: error that may be a send's or a receive's": 5,
+    }
+
+
+def test_nobody_is_told_what_was_refused(run) -> None:
+    for mode in ("simple", "full"):
+        rank = run("driver", "nowhere", mode=mode).rank()
+        assert not rank.records(1) and not rank.records(7)
+        assert rank.end["lost"] == {}
+
+
+def test_requests_that_are_gone_when_the_call_returns(run) -> None:
+    whole = run("driver", "reused").rank()
+    writes = [0, *range(70), *range(57)]
+    for rank in (run("driver", "reused", mode="simple").rank(), whole):
+        channels = {c["id"]: c for c in rank.records(2)}
+        puts = [op for op in rank.records(1) if op["op"] == 3]
+        assert [op["size_bytes"] for op in puts] == [10 + k for k in writes]
+        assert [op["aux"] for op in puts] == list(range(128))
+        first, second = (ah["id"] for ah in rank.objects_of("ib_ah") if "port" in ah)
+        sent = [op for op in rank.records(1) if op["op"] == 1]
+        assert [op["size_bytes"] for op in sent] == [10, 10, 11]
+        peers = [channels[op["channel"]]["peer"] for op in sent]
+        assert peers == [first | 0x77 << 32] + 2 * [second | 0x77 << 32]
+        assert rank.end["lost"] == {}
+    (region, *windows) = merged(whole, "memory")
+    assert [(w["address"], w["length_bytes"], w["key"], w["pd"]) for w in windows] == [
+        (region["address"], 32, key, region["pd"]) for key in (0x9902, 0x9902)
+    ]
+    sends = [r for r in whole.records(7) if r["queue"] == 1]
+    ids = [100, *range(200, 270), *range(300, 357)]
+    assert [(r["wr_id"], r["size_bytes"], r["raddr"]) for r in sends[:128]] == [
+        (wr_id, 10 + k, region["address"] + k) for wr_id, k in zip(ids, writes, strict=True)
+    ]
+    for queue in (2, 3):
+        posted = [r for r in whole.records(7) if r["queue"] == queue]
+        assert [(r["wr_id"], r["size_bytes"]) for r in posted] == [
+            (1000 + k, 10 + k) for k in [0, *range(70)]
+        ]
+        assert [r["position"] for r in posted] == list(range(71))
 
 
 def test_what_the_provider_refuses_is_given_back(run) -> None:

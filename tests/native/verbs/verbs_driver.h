@@ -53,11 +53,14 @@ int drain(struct ibv_cq *from);
     X("again", again)                                                                              \
     X("threads", threads)                                                                          \
     X("fork", forked)                                                                              \
+    X("crowded", crowded)                                                                          \
+    X("fork_server", fork_server)                                                                  \
     X("extended", extended)                                                                        \
     X("extended_polling", extended_polling)                                                        \
     X("extended_threads", extended_threads)                                                        \
     X("datagrams", datagrams)                                                                      \
     X("regions", regions)                                                                          \
+    X("rekeyed", rekeyed)                                                                          \
     X("domains", domains)                                                                          \
     X("negotiated", negotiated)                                                                    \
     X("binding", binding)                                                                          \
@@ -70,6 +73,9 @@ int drain(struct ibv_cq *from);
     X("unknown_ops", unknown_ops)                                                                  \
     X("ambiguous", ambiguous)                                                                      \
     X("failing_polls", failing_polls)                                                              \
+    X("contested", contested)                                                                      \
+    X("nowhere", nowhere)                                                                          \
+    X("reused", reused)                                                                            \
     X("paused", paused)                                                                            \
     X("polls", polls)                                                                              \
     X("reopen", reopen)

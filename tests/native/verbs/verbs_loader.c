@@ -1,8 +1,13 @@
-/* Clients that are not linked with libibverbs: usage: loader plugin|dlsym|dlvsym|next PATH */
+/* Clients that are not linked with libibverbs: usage: loader
+ * plugin|dlsym|dlvsym|plain|global|locked PATH */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <linux/capability.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "verbs_client.h"
@@ -52,10 +57,42 @@ static int plain(void *handle)
     return 0;
 }
 
+/* What all may see of a library: nothing before it is loaded, nor when it is loaded for one alone. */
+static int global(const char *path)
+{
+    if (dlsym(RTLD_DEFAULT, "ibv_reg_dmabuf_mr") || !dlerror())
+        return 5;
+    if (!dlopen(path, RTLD_LAZY | RTLD_LOCAL) || dlsym(RTLD_DEFAULT, "ibv_open_device") || !dlerror())
+        return 6;
+    if (!dlopen(path, RTLD_LAZY | RTLD_GLOBAL) || !dlsym(RTLD_DEFAULT, "ibv_open_device"))
+        return 7;
+    return dlsym(RTLD_DEFAULT, "ibv_reg_dmabuf_mr") ? 0 : 8;
+}
+
+#define CAP_IPC_LOCK 14
+
+/* All memory is locked by a process that may lock 8 MiB, as is usual, and uses nothing of verbs. */
+static int locked(void)
+{
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct data[2];
+    struct rlimit usual = {8u << 20, 8u << 20};
+    if (syscall(SYS_capget, &header, data))
+        return 5;
+    data[0].effective &= ~(1u << CAP_IPC_LOCK);
+    if (syscall(SYS_capset, &header, data) || setrlimit(RLIMIT_MEMLOCK, &usual))
+        return 6;
+    return mlockall(MCL_CURRENT) ? 7 : 0;
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 3)
         return 2;
+    if (!strcmp(argv[1], "global"))
+        return global(argv[2]);
+    if (!strcmp(argv[1], "locked"))
+        return locked();
     void *handle = dlopen(argv[2], RTLD_LAZY | RTLD_LOCAL);
     if (!handle)
         return 2;

@@ -1,4 +1,5 @@
 /* Programs about what queue pairs work with: domains, channels, memory, windows. */
+#include "fake_control.h"
 #include "verbs_driver.h"
 
 void regions(int unused)
@@ -21,6 +22,22 @@ void regions(int unused)
     for (int i = 0; i < 4; i++)
         CHECK(more[i] && !ibv_dereg_mr(more[i]));
     CHECK(on_device && !ibv_dereg_mr(on_device) && !ibv_dealloc_pd(other));
+}
+
+/* A write before and one after a change of rights that gives the region another key; the other
+ * region is reached by an address that is not its own. */
+void rekeyed(int unused)
+{
+    (void)unused;
+    struct ibv_qp *qp = make_qp(IBV_QPT_RC, NULL, 1);
+    struct ibv_mr *other = ibv_reg_mr_iova(pd, memory, 100, 0x5000, 0);
+    pair(qp, qp);
+    fake_rekeys = true;
+    CHECK(!post(qp, IBV_WR_RDMA_WRITE, 1, 1, 8, 0));
+    CHECK(!ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_REMOTE_WRITE));
+    CHECK(!post(qp, IBV_WR_RDMA_WRITE, 2, 1, 8, 0) && drain(cq) == 2);
+    CHECK(!ibv_rereg_mr(other, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_REMOTE_WRITE));
+    CHECK(!ibv_dereg_mr(other) && !ibv_destroy_qp(qp));
 }
 
 void domains(int unused)

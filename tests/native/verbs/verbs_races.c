@@ -4,6 +4,7 @@
 #include <semaphore.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "fake_control.h"
@@ -82,29 +83,63 @@ void opened_at_once(void)
     two(open_device, list[0], list[0]);
 }
 
-/* A request that lies across two pages: what says how many there are in a list is on the first one,
- * what it does on the second, which the thread that reads it finds locked. */
-static uint8_t *pages;
+#define CONTEXTS 1024 /* that the shim has room for */
+#define CQS 16384
+
+/* More contexts, and more completion queues of one, than the shim has room for: the last three of
+ * each are used many times, also when there is room again. */
+void crowded(int times)
+{
+    static struct ibv_context *contexts[CONTEXTS + 2];
+    static struct ibv_cq *cqs[CQS + 2];
+    struct ibv_device **list = ibv_get_device_list(NULL);
+    for (int i = 0; i < CONTEXTS + 2; i++)
+        CHECK(contexts[i] = ibv_open_device(list[0]));
+    for (int i = 0; i < CQS + 2; i++)
+        CHECK(cqs[i] = ibv_create_cq(context, 1, NULL, NULL, 0));
+    CHECK(!ibv_close_device(contexts[0]) && !ibv_destroy_cq(cqs[0]));
+    for (int i = 0; i < times; i++) {
+        CHECK(!drain(cqs[CQS - 1 + i % 3]));
+        struct ibv_pd *unseen = ibv_alloc_pd(contexts[CONTEXTS - 1 + i % 3]);
+        CHECK(unseen && !ibv_dealloc_pd(unseen));
+    }
+    for (int i = 1; i < CONTEXTS + 2; i++)
+        CHECK(!ibv_close_device(contexts[i]));
+    for (int i = 1; i < CQS + 2; i++)
+        CHECK(!ibv_destroy_cq(cqs[i]));
+    ibv_free_device_list(list);
+}
+
+/* The shim writes down what is outstanding in memory that it maps: the last one of these bytes, when
+ * the thread that is to write there is to be stopped. */
+#define RING_BYTES (256 * 24)
+static uint8_t *ring;
 static sem_t taken, go_on;
 
-static void wait_in_fault(int signal, siginfo_t *info, void *context)
+void *mmap(void *at, size_t bytes, int access, int flags, int file, off_t from)
+{
+    void *p = (void *)syscall(SYS_mmap, at, bytes, access, flags, file, from);
+    if (bytes == RING_BYTES)
+        ring = p;
+    return p;
+}
+
+static void wait_in_fault(int signal, siginfo_t *info, void *unused)
 {
     int saved = errno;
-    (void)signal, (void)context;
-    if ((uint8_t *)info->si_addr < pages || (uint8_t *)info->si_addr >= pages + 8192)
+    (void)signal, (void)unused;
+    if ((uint8_t *)info->si_addr < ring || (uint8_t *)info->si_addr >= ring + RING_BYTES)
         _exit(9);
     sem_post(&taken);
     while (sem_wait(&go_on))
         ;
-    mprotect(pages + 4096, 4096, PROT_READ | PROT_WRITE);
     errno = saved;
 }
 
-static void *post_locked(void *wr)
+static void *post_first(void *unused)
 {
-    struct ibv_send_wr *bad;
-    CHECK(!ibv_post_send(queue_pair, wr, &bad));
-    return NULL;
+    CHECK(!post(queue_pair, IBV_WR_RDMA_WRITE, 100, 1, 8, IBV_SEND_SIGNALED));
+    return unused;
 }
 
 /* A thread has taken position 0 and not yet written it down when the request of position 1 is posted
@@ -112,23 +147,15 @@ static void *post_locked(void *wr)
 void late(int unused)
 {
     (void)unused;
-    struct ibv_sge sge = {(uintptr_t)memory, 8, mr->lkey};
     struct sigaction action = {.sa_sigaction = wait_in_fault, .sa_flags = SA_SIGINFO}, before;
     pthread_t thread;
     queue_pair = make_qp(IBV_QPT_RC, NULL, 0);
+    CHECK(ring); /* twice as many as the queue holds */
     pair(queue_pair, queue_pair);
-    pages = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    CHECK(pages != MAP_FAILED && !sem_init(&taken, 0, 0) && !sem_init(&go_on, 0, 0));
-    struct ibv_send_wr *wr = (void *)(pages + 4096 - offsetof(struct ibv_send_wr, sg_list));
-    *wr = (struct ibv_send_wr){.wr_id = 100,
-                               .sg_list = &sge,
-                               .num_sge = 1,
-                               .opcode = IBV_WR_RDMA_WRITE,
-                               .send_flags = IBV_SEND_SIGNALED,
-                               .wr.rdma = {(uintptr_t)memory, mr->rkey}};
-    CHECK(!mprotect(pages + 4096, 4096, PROT_NONE) && !sigaction(SIGSEGV, &action, &before));
-    CHECK(!pthread_create(&thread, NULL, post_locked, wr));
-    CHECK(!sem_wait(&taken));
+    CHECK(!sem_init(&taken, 0, 0) && !sem_init(&go_on, 0, 0));
+    CHECK(!mprotect(ring, RING_BYTES, PROT_READ) && !sigaction(SIGSEGV, &action, &before));
+    CHECK(!pthread_create(&thread, NULL, post_first, NULL));
+    CHECK(!sem_wait(&taken) && !mprotect(ring, RING_BYTES, PROT_READ | PROT_WRITE));
     CHECK(!post(queue_pair, IBV_WR_RDMA_WRITE, 101, 1, 8, IBV_SEND_SIGNALED));
     CHECK(drain(cq) == 1);
     CHECK(!sem_post(&go_on) && !pthread_join(thread, NULL));

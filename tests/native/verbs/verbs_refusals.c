@@ -98,6 +98,57 @@ void ambiguous(int unused)
     CHECK(!ibv_post_send(a, &bad_key, &bad) && drain(cq) == 1);
 }
 
+/* Writes of one wr_id, of which the third fails and the last is flushed. */
+static void fail_third(struct ibv_qp *qp)
+{
+    to_init(qp);
+    connect_to(qp, qp->qp_num);
+    for (int i = 0; i < 4; i++) {
+        struct ibv_send_wr wr = {.wr_id = 7, .opcode = IBV_WR_RDMA_WRITE}, *bad;
+        wr.wr.rdma.rkey = i == 2 ? 0xbad00 : mr->rkey;
+        wr.wr.rdma.remote_addr = (uintptr_t)memory;
+        wr.send_flags = i == 3 ? IBV_SEND_SIGNALED : 0;
+        CHECK(!ibv_post_send(qp, &wr, &bad));
+    }
+}
+
+/* Three queue pairs whose sends fail and are flushed: receives of another wr_id are posted to the
+ * first one's shared queue, of the same one to the second one's and to the third one's own. */
+void contested(int unused)
+{
+    (void)unused;
+    struct ibv_srq_init_attr attr = {.attr = {.max_wr = 64}};
+    for (uint64_t wr_id = 7; wr_id < 9; wr_id++) {
+        struct ibv_srq *srq = ibv_create_srq(pd, &attr);
+        struct ibv_recv_wr wr = {.wr_id = 15 - wr_id}, *bad;
+        struct ibv_qp *qp = make_qp(IBV_QPT_RC, srq, 0);
+        CHECK(!ibv_post_srq_recv(srq, &wr, &bad));
+        fail_third(qp);
+        CHECK(drain(cq) == 2);
+    }
+    struct ibv_qp *own = make_qp(IBV_QPT_RC, NULL, 0);
+    receives(own, 7, 1);
+    fail_third(own);
+    CHECK(drain(cq) == 3);
+}
+
+/* A caller that does not want to know which request was refused. */
+void nowhere(int unused)
+{
+    (void)unused;
+    struct ibv_srq_init_attr attr = {.attr = {.max_wr = 64}};
+    struct ibv_srq *srq = ibv_create_srq(pd, &attr);
+    struct ibv_qp *qp = make_qp(IBV_QPT_RC, NULL, 1);
+    struct ibv_send_wr next = {.opcode = IBV_WR_SEND}, wr = {.opcode = IBV_WR_SEND};
+    struct ibv_recv_wr receive = {.wr_id = 1};
+    for (int list = 0; list < 2; list++) {
+        wr.next = list ? &next : NULL;
+        CHECK(ibv_post_send(qp, &wr, NULL) == EINVAL);
+        CHECK(ibv_post_recv(qp, &receive, NULL) == EINVAL);
+        CHECK(ibv_post_srq_recv(srq, &receive, NULL) == EINVAL);
+    }
+}
+
 void failing_polls(int unused)
 {
     (void)unused;

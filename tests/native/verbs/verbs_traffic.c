@@ -212,6 +212,25 @@ void forked(int unused)
     CHECK(waitpid(child, &status, 0) == child && !status);
 }
 
+/* A child that puts away what it inherited, and opens the device itself. */
+void fork_server(int unused)
+{
+    (void)unused;
+    struct ibv_qp *inherited = make_qp(IBV_QPT_RC, NULL, 1);
+    pid_t child = fork();
+    if (!child) {
+        CHECK(!ibv_destroy_qp(inherited));
+        close_all();
+        open_all();
+        struct ibv_qp *qp = make_qp(IBV_QPT_RC, NULL, 1);
+        pair(qp, qp);
+        CHECK(!post(qp, IBV_WR_RDMA_WRITE, 1, 1, 8, 0) && drain(cq) == 1);
+        exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && !status && !ibv_destroy_qp(inherited));
+}
+
 void datagrams(int unused)
 {
     (void)unused;

@@ -157,6 +157,11 @@ static inline struct st_control *st_area_control(const struct st_area *area)
     return (struct st_control *)area->base;
 }
 
+/* --- symbol.c -------------------------------------------------------------------------------------- */
+
+/* As st_next_symbol, but only where code at this address may see it. */
+ST_HIDDEN void *st_scope_symbol(const char *name, const void *return_address);
+
 /* --- chunk.c --------------------------------------------------------------------------------------- */
 
 extern ST_HIDDEN const uint8_t st_record_size[ST_SCHEMA_LAST];

@@ -35,16 +35,22 @@ static bool lies_in(void *function, const char *library)
     return !strncmp(base ? base + 1 : info.dli_fname, library, strlen(library));
 }
 
+static const struct st_interposed *row_of(uint32_t table, const char *name)
+{
+    const struct st_interposed *row = __atomic_load_n(&tables[table].rows, __ATOMIC_ACQUIRE);
+    while (row && row->name && strcmp(row->name, name))
+        row++;
+    return row && row->name ? row : NULL;
+}
+
 struct st_interposition st_interpose_find(void *handle, const char *name)
 {
     struct st_interposition none = {NULL, NULL};
     if (handle == RTLD_NEXT || handle == RTLD_DEFAULT || !name)
         return none;
     for (uint32_t i = 0; i < TABLES; i++) {
-        const struct st_interposed *row = __atomic_load_n(&tables[i].rows, __ATOMIC_ACQUIRE);
-        while (row && row->name && strcmp(row->name, name))
-            row++;
-        if (!row || !row->name)
+        const struct st_interposed *row = row_of(i, name);
+        if (!row)
             continue;
         void *original = row->version ? st_dlvsym(handle, name, row->version)
                                       : st_dlsym(handle, name);
@@ -52,4 +58,12 @@ struct st_interposition st_interpose_find(void *handle, const char *name)
             return (struct st_interposition){original, row->wrapper};
     }
     return none;
+}
+
+bool st_interpose_absent(const char *name, const void *caller)
+{
+    for (uint32_t i = 0; name && i < TABLES; i++)
+        if (row_of(i, name))
+            return !st_scope_symbol(name, caller);
+    return false;
 }

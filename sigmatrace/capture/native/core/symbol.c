@@ -170,15 +170,27 @@ static void *in_scope_of(st_dlsym_function look, const char *name, const void *r
     return found;
 }
 
+static void *in_scopes(const char *name, const void *return_address)
+{
+    st_dlsym_function look = st_real_dlsym();
+    void *found = strcmp(name, "dlsym") ? foreign(look(RTLD_NEXT, name)) : (void *)look;
+    return found ? found : in_scope_of(look, name, return_address);
+}
+
+void *st_scope_symbol(const char *name, const void *return_address)
+{
+    int saved = errno;
+    void *found = in_scopes(name, return_address);
+    errno = saved;
+    return found;
+}
+
 void *st_next_symbol(const char *name, const void *return_address)
 {
     int saved = errno;
-    st_dlsym_function look = st_real_dlsym();
-    void *found = strcmp(name, "dlsym") ? foreign(look(RTLD_NEXT, name)) : (void *)look;
+    void *found = in_scopes(name, return_address);
     if (!found)
-        found = in_scope_of(look, name, return_address);
-    if (!found)
-        found = walk_objects(look, name);
+        found = walk_objects(st_real_dlsym(), name);
     errno = saved;
     return found;
 }

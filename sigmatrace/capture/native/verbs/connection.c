@@ -1,7 +1,7 @@
 /* Connections of queue pairs: begun, changed, ended. One object for each. */
 #include <string.h>
 
-#include "verbs.h"
+#include "requests.h"
 
 static const char *type_name(enum ibv_qp_type type)
 {
@@ -48,6 +48,9 @@ void st_verbs_connection_begin(struct st_verbs_qp *state, enum ibv_qp_state now)
     state->now = now;
     st_verbs_queue_begin(&state->send, state->max_send);
     st_verbs_queue_begin(&state->receive, state->max_receive);
+    uint32_t send_cq = st_verbs_cq_id(state->send_cq);
+    uint32_t receive_cq = st_verbs_cq_id(state->receive_cq), srq = st_verbs_srq_id(state->srq);
+    uint32_t xrcd = st_verbs_xrcd(state->xrcd, state->context);
     st_object_begin(&o, "ib_qp", state->id);
     st_object_u64(&o, "device", state->context->device);
     st_object_u64(&o, "qpn", state->qpn);
@@ -55,14 +58,14 @@ void st_verbs_connection_begin(struct st_verbs_qp *state, enum ibv_qp_state now)
     st_object_u64(&o, "sq_sig_all", state->signal_all);
     if (state->pd)
         st_object_u64(&o, "pd", state->pd);
-    if (state->xrcd)
-        st_object_u64(&o, "xrcd", state->xrcd);
-    if (state->send_cq)
-        st_object_u64(&o, "send_cq", state->send_cq->id);
-    if (state->receive_cq)
-        st_object_u64(&o, "recv_cq", state->receive_cq->id);
-    if (state->srq)
-        st_object_u64(&o, "srq", state->srq->id);
+    if (xrcd)
+        st_object_u64(&o, "xrcd", xrcd);
+    if (send_cq)
+        st_object_u64(&o, "send_cq", send_cq);
+    if (receive_cq)
+        st_object_u64(&o, "recv_cq", receive_cq);
+    if (srq)
+        st_object_u64(&o, "srq", srq);
     st_object_str(&o, "state", state_name(now));
     st_object_end(&o);
 }
@@ -153,6 +156,16 @@ static void modified(struct st_verbs_qp *state, const struct ibv_qp_attr *attr, 
     st_object_end(&o);
 }
 
+void st_verbs_connection_known(struct st_verbs_qp *state, const struct ibv_qp_attr *attr)
+{
+    int mask = attr->qp_state >= IBV_QPS_INIT ? IBV_QP_PORT : 0;
+    if (attr->qp_state >= IBV_QPS_RTR && state->type != IBV_QPT_UD && attr->dest_qp_num)
+        mask |= IBV_QP_AV | IBV_QP_DEST_QPN | IBV_QP_PATH_MTU;
+    state->begun = attr->qp_state != IBV_QPS_RESET;
+    if (mask)
+        modified(state, attr, mask);
+}
+
 ST_API int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 {
     ST_VERBS_ENTER(qp->context, ibv_modify_qp, ENOSYS)
@@ -183,9 +196,10 @@ ST_API int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask,
 {
     ST_VERBS_ENTER(qp->context, ibv_query_qp, ENOSYS)
     int result = ST_VERBS_INSIDE(library->ibv_query_qp(qp, attr, mask, init));
-    struct st_verbs_qp *state = context && !result ? st_verbs_qp_of(qp) : NULL;
+    struct st_verbs_qp *state = context && !result ? st_verbs_find(ST_VERBS_HOT, qp) : NULL;
     int saved = errno;
-    if (state && !state->ended && mask & IBV_QP_STATE && attr->qp_state != state->now)
+    if (state && state->life == st_verbs_life && !state->ended && mask & IBV_QP_STATE &&
+        attr->qp_state != state->now)
         modified(state, attr, IBV_QP_STATE);
     errno = saved;
     return result;

@@ -10,8 +10,8 @@
 
 #include "verbs.h"
 
-static struct st_verbs_context contexts[ST_VERBS_CONTEXTS];
-static struct st_verbs_pool pool;
+static struct st_verbs_pool pool = {.size = sizeof(struct st_verbs_context),
+                                    .most = ST_VERBS_CONTEXTS};
 
 /* Does this context have the member? Tables grow at their beginning. */
 #define HAS(extended, member)                                                                      \
@@ -69,7 +69,18 @@ static void library_seen(struct st_verbs_library *library)
     const char *version = strstr(path, ".so.");
     for (int dots = 0; version && dots < 3; dots++)
         version = strchr(version + 1, '.');
+    bool mine = st_verbs_make_begin(ST_VERBS_MAKE_DEVICE, library); /* one object for it */
     st_library_seen(ST_LAYER_VERBS, "libibverbs", version ? version + 1 : "", path, "symbol");
+    if (mine)
+        st_verbs_make_end(ST_VERBS_MAKE_DEVICE, library);
+}
+
+static uint32_t index_of(const struct st_verbs_context *state)
+{
+    uint32_t i = 0;
+    while (st_verbs_state_at(&pool, i) != state)
+        i++;
+    return i;
 }
 
 static struct st_verbs_context *opened(struct ibv_context *context,
@@ -79,11 +90,11 @@ static struct st_verbs_context *opened(struct ibv_context *context,
         return NULL; /* patched by a state that is gone: what it stood for is not known */
     int saved = errno;
     library_seen(library);
-    struct st_verbs_context *state =
-        st_verbs_state(contexts, &pool, ST_VERBS_CONTEXTS, sizeof(contexts[0]));
+    struct st_verbs_context *state = st_verbs_state(&pool);
     if (state) {
         *state = (struct st_verbs_context){.taken = 1,
-                                           .index = (uint32_t)(state - contexts),
+                                           .index = index_of(state),
+                                           .life = st_verbs_life,
                                            .handle = context,
                                            .library = library,
                                            .device = st_verbs_device(context, library)};
@@ -95,6 +106,8 @@ static struct st_verbs_context *opened(struct ibv_context *context,
             state = NULL;
         }
     }
+    if (!state)
+        st_verbs_leave_out(context);
     errno = saved;
     return state;
 }
@@ -103,7 +116,7 @@ static struct st_verbs_context *opened(struct ibv_context *context,
 static struct st_verbs_context *adopt(struct ibv_context *context,
                                       struct st_verbs_library *library)
 {
-    if (!st_verbs_make_begin(ST_VERBS_MAKE_CONTEXT, context))
+    if (st_verbs_left_out(context) || !st_verbs_make_begin(ST_VERBS_MAKE_CONTEXT, context))
         return NULL;
     struct st_verbs_context *state = st_verbs_find(ST_VERBS_HOT, context);
     if (!state)
@@ -112,9 +125,21 @@ static struct st_verbs_context *adopt(struct ibv_context *context,
     return state;
 }
 
-struct st_verbs_context *st_verbs_context_of(struct ibv_context *context, const void *caller)
+struct st_verbs_context *st_verbs_context_known(struct ibv_context *context)
 {
     struct st_verbs_context *state = st_verbs_find(ST_VERBS_HOT, context);
+    if (state && ST_UNLIKELY(!st_verbs_told(&state->life))) {
+        int saved = errno;
+        library_seen(state->library);
+        state->device = st_verbs_device(context, state->library);
+        errno = saved;
+    }
+    return state;
+}
+
+struct st_verbs_context *st_verbs_context_of(struct ibv_context *context, const void *caller)
+{
+    struct st_verbs_context *state = st_verbs_context_known(context);
     if (ST_LIKELY(state != NULL) || !st_verbs_on)
         return state;
     struct st_verbs_library *library = st_verbs_library(caller);
@@ -168,6 +193,8 @@ ST_API int ibv_close_device(struct ibv_context *context)
     if (state && !result) {
         st_verbs_remove(ST_VERBS_HOT, context, state);
         st_verbs_state_give(state, &pool);
+    } else if (!result) {
+        st_verbs_left_out_ended(context);
     }
     return result;
 }

@@ -172,6 +172,12 @@ uint32_t st_verbs_device(struct ibv_context *context, struct st_verbs_library *l
     return id;
 }
 
+void st_verbs_devices_forked(void)
+{
+    memset(devices, 0, sizeof(devices));
+    device_count = 0;
+}
+
 uint32_t st_verbs_lid(struct st_verbs_context *context, uint32_t port)
 {
     struct ibv_port_attr attr;

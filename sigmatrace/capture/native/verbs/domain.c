@@ -2,6 +2,27 @@
  * channels. They have no state but the id of their object. */
 #include "verbs.h"
 
+/* What a handle leads to: the object, and the process whose file describes it. */
+static void *pack(uint32_t id)
+{
+    return (void *)(uintptr_t)((uint64_t)st_verbs_life << 32 | id);
+}
+
+static uint32_t told(const void *handle)
+{
+    uintptr_t packed = (uintptr_t)st_verbs_find(ST_VERBS_COLD, handle);
+    return packed >> 32 == st_verbs_life ? (uint32_t)packed : 0;
+}
+
+/* What a child inherited and did not use has its end in the parent's file alone. */
+static struct st_verbs_ending ending(const void *handle)
+{
+    struct st_verbs_ending before = st_verbs_ending(handle);
+    if (!told(handle))
+        before.id = NULL;
+    return before;
+}
+
 static uint32_t made(const char *type, const void *handle, struct st_verbs_context *context,
                      uint32_t parent)
 {
@@ -13,18 +34,18 @@ static uint32_t made(const char *type, const void *handle, struct st_verbs_conte
     if (parent)
         st_object_u64(&o, "parent", parent);
     st_object_end(&o);
-    st_verbs_put(ST_VERBS_COLD, handle, (void *)(uintptr_t)id);
+    st_verbs_put(ST_VERBS_COLD, handle, pack(id));
     errno = saved;
     return id;
 }
 
 static uint32_t known(const char *type, const void *handle, struct st_verbs_context *context)
 {
-    uint32_t id = handle ? (uint32_t)(uintptr_t)st_verbs_find(ST_VERBS_COLD, handle) : 0;
+    uint32_t id = handle ? told(handle) : 0;
     if (id || !handle)
         return id;
     bool mine = st_verbs_make_begin(ST_VERBS_MAKE_OBJECT, handle);
-    id = (uint32_t)(uintptr_t)st_verbs_find(ST_VERBS_COLD, handle);
+    id = told(handle);
     if (!id)
         id = made(type, handle, context, 0);
     if (mine)
@@ -71,7 +92,7 @@ ST_API int ibv_dealloc_pd(struct ibv_pd *pd)
     struct st_verbs_library *library = st_verbs_library_of(pd->context, ST_CALLER);
     if (!library)
         return ENOSYS;
-    struct st_verbs_ending before = st_verbs_ending(pd);
+    struct st_verbs_ending before = ending(pd);
     int result = library->ibv_dealloc_pd(pd);
     st_verbs_ended("ib_pd", pd, &before, result);
     return result;
@@ -83,7 +104,7 @@ ST_API void ibv_unimport_pd(struct ibv_pd *pd)
     struct st_verbs_library *library = st_verbs_library_of(pd->context, ST_CALLER);
     if (!library || !library->ibv_unimport_pd)
         return;
-    struct st_verbs_ending before = st_verbs_ending(pd);
+    struct st_verbs_ending before = ending(pd);
     library->ibv_unimport_pd(pd);
     st_verbs_ended("ib_pd", pd, &before, 0);
 }
@@ -100,7 +121,7 @@ struct ibv_xrcd *st_verbs_open_xrcd(struct ibv_context *handle, struct ibv_xrcd_
 int st_verbs_close_xrcd(struct ibv_xrcd *xrcd)
 {
     ST_VERBS_ENTER_TABLE(xrcd->context, ENOSYS)
-    struct st_verbs_ending before = st_verbs_ending(xrcd);
+    struct st_verbs_ending before = ending(xrcd);
     int result = context->close_xrcd(xrcd);
     st_verbs_ended("ib_xrcd", xrcd, &before, result);
     return result;
@@ -109,7 +130,7 @@ int st_verbs_close_xrcd(struct ibv_xrcd *xrcd)
 /* Programs of old come here as well, with a context of theirs: only known ones are looked at. */
 ST_API struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *handle)
 {
-    struct st_verbs_context *context = st_verbs_find(ST_VERBS_HOT, handle);
+    struct st_verbs_context *context = st_verbs_context_known(handle);
     struct st_verbs_library *library = context ? context->library : st_verbs_library(ST_CALLER);
     if (!library) {
         errno = ENOSYS;
@@ -127,7 +148,7 @@ ST_API int ibv_destroy_comp_channel(struct ibv_comp_channel *channel)
     struct st_verbs_library *library = context ? context->library : st_verbs_library(ST_CALLER);
     if (!library)
         return ENOSYS;
-    struct st_verbs_ending before = st_verbs_ending(channel);
+    struct st_verbs_ending before = ending(channel);
     int result = library->ibv_destroy_comp_channel(channel);
     st_verbs_ended("ib_comp_channel", channel, &before, result);
     return result;

@@ -4,11 +4,9 @@
  * The provider holds its lock from start to complete, so a batch belongs to one thread. It is
  * noted in a piece of memory that the thread takes at start and gives back when all is recorded,
  * after the lock is gone: the next thread's batch is in another piece. */
-#define _GNU_SOURCE
 #include <arpa/inet.h>
-#include <sys/mman.h>
 
-#include "verbs.h"
+#include "requests.h"
 
 /* The functions of struct ibv_qp_ex that are wrapped; wr_atomic_write, which older libraries do
  * not have, only where it was asked for. */
@@ -26,75 +24,25 @@
                 IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_SEND_WITH_INV | \
                 IBV_QP_EX_WITH_TSO | IBV_QP_EX_WITH_ATOMIC_WRITE))
 
-#define BATCHES 512u
-#define FIRST_ROOM 64u
-
-struct batch {
-    uint32_t taken;
-    uint32_t count, room;
-    struct st_verbs_wr *wrs;
-};
-static struct batch batches[BATCHES];
-static struct st_verbs_pool batch_pool;
-static __thread uint32_t batch_last; /* 1 + the one that this thread had before */
-
 struct st_verbs_extended {
     uint32_t taken;
-    struct batch *batch; /* between start and complete */
+    struct st_verbs_batch *batch; /* between start and complete */
 #define FIELD(name) __typeof__(((struct ibv_qp_ex *)0)->name) name;
     FUNCTIONS(FIELD)
     FIELD(wr_atomic_write)
 #undef FIELD
 };
-static struct st_verbs_extended extended[ST_VERBS_QPS];
-static struct st_verbs_pool pool;
-
-static struct batch *take_batch(void)
-{
-    uint32_t no = 0;
-    struct batch *batch = batch_last ? &batches[batch_last - 1] : NULL;
-    if (!batch || !__atomic_compare_exchange_n(&batch->taken, &no, 1, false, __ATOMIC_ACQUIRE,
-                                               __ATOMIC_RELAXED))
-        batch = st_verbs_state(batches, &batch_pool, BATCHES, sizeof(batches[0]));
-    if (batch) {
-        batch_last = (uint32_t)(batch - batches) + 1;
-        batch->count = 0;
-    }
-    return batch;
-}
-
-static void give_batch(struct batch *batch)
-{
-    st_verbs_state_give(batch, &batch_pool);
-}
-
-static __attribute__((noinline, cold)) bool grow(struct batch *batch)
-{
-    int saved = errno;
-    uint32_t room = batch->room ? 2 * batch->room : FIRST_ROOM;
-    void *p = batch->wrs ? mremap(batch->wrs, batch->room * sizeof(*batch->wrs),
-                                  room * sizeof(*batch->wrs), MREMAP_MAYMOVE)
-                         : mmap(NULL, room * sizeof(*batch->wrs), PROT_READ | PROT_WRITE,
-                                MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    errno = saved;
-    if (p == MAP_FAILED)
-        return false;
-    batch->wrs = p;
-    batch->room = room;
-    return true;
-}
+static struct st_verbs_pool pool = {.size = sizeof(struct st_verbs_extended),
+                                    .most = ST_VERBS_QPS};
 
 /* What is written when a request cannot be noted. */
 static __thread struct st_verbs_wr nowhere;
 
 static struct st_verbs_wr *add(struct st_verbs_qp *qp, struct ibv_qp_ex *handle, uint8_t opcode)
 {
-    struct batch *batch = qp->extended->batch;
-    if (!batch || (ST_UNLIKELY(batch->count == batch->room) && !grow(batch))) {
-        st_lost("verbs: requests of a batch without memory", 1);
+    struct st_verbs_wr *wr = st_verbs_batch_add(qp->extended->batch);
+    if (ST_UNLIKELY(!wr))
         return &nowhere;
-    }
-    struct st_verbs_wr *wr = &batch->wrs[batch->count++];
     *wr = (struct st_verbs_wr){.wr_id = handle->wr_id,
                                .opcode = opcode,
                                .flags = (uint8_t)handle->wr_flags};
@@ -105,8 +53,8 @@ static struct st_verbs_wr *add(struct st_verbs_qp *qp, struct ibv_qp_ex *handle,
 
 static struct st_verbs_wr *last(struct st_verbs_qp *qp)
 {
-    struct batch *batch = qp->extended->batch;
-    return batch && batch->count ? &batch->wrs[batch->count - 1] : &nowhere;
+    struct st_verbs_batch *batch = qp->extended->batch;
+    return batch && batch->count && !batch->missing ? &batch->wrs[batch->count - 1] : &nowhere;
 }
 
 static inline struct st_verbs_qp *state_of(struct ibv_qp_ex *handle)
@@ -174,6 +122,7 @@ NOTE(wr_bind_mw,
          wr->rkey = rkey;
          wr->raddr = info->addr;
          wr->mw = mw;
+         wr->pd = st_verbs_pd(mw->pd, qp->context);
          wr->length = info->length;
          wr->access = info->mw_access_flags;
      })
@@ -196,7 +145,7 @@ static inline bool fixed_size(const struct st_verbs_wr *wr)
 NOTE(wr_set_ud_addr,
      (struct ibv_qp_ex * handle, struct ibv_ah *ah, uint32_t qpn, uint32_t qkey),
      (handle, ah, qpn, qkey), {
-         last(qp)->ah = ah;
+         last(qp)->ah = st_verbs_ah(ah);
          last(qp)->number = qpn;
      })
 NOTE(wr_set_xrc_srqn, (struct ibv_qp_ex * handle, uint32_t srqn), (handle, srqn),
@@ -230,21 +179,20 @@ NOTE(wr_set_inline_data_list,
          for (size_t i = 0; i < count; i++)
              wr->size += list[i].length;
      })
-NOTE(wr_start, (struct ibv_qp_ex * handle), (handle), { qp->extended->batch = take_batch(); })
+NOTE(wr_start, (struct ibv_qp_ex * handle), (handle), { qp->extended->batch = st_verbs_batch_take(); })
 /* The batch is taken away before the provider gives its lock back. */
 static void wr_abort(struct ibv_qp_ex *handle)
 {
     struct st_verbs_qp *qp = state_of(handle);
     if (ST_UNLIKELY(!qp))
         return;
-    struct batch *batch = qp->extended->batch;
+    struct st_verbs_batch *batch = qp->extended->batch;
     qp->extended->batch = NULL;
     qp->extended->wr_abort(handle);
-    if (batch)
-        give_batch(batch);
+    st_verbs_batch_give(batch);
 }
 
-static void keep(struct st_verbs_qp *qp, const struct batch *batch, uint32_t position,
+static void keep(struct st_verbs_qp *qp, const struct st_verbs_batch *batch, uint32_t position,
                  uint64_t t_tsc)
 {
     for (uint32_t i = 0; i < batch->count; i++)
@@ -257,12 +205,12 @@ static int wr_complete(struct ibv_qp_ex *handle)
     struct st_verbs_qp *qp = state_of(handle);
     if (ST_UNLIKELY(!qp))
         return EINVAL;
-    struct batch *batch = qp->extended->batch;
+    struct st_verbs_batch *batch = qp->extended->batch;
     qp->extended->batch = NULL;
     if (ST_UNLIKELY(!batch))
         return qp->extended->wr_complete(handle);
     struct st_verbs_post post = {.qp = qp, .t_tsc = st_verbs_now(), .call = ST_CALL_WR_COMPLETE};
-    uint32_t count = batch->count;
+    uint32_t count = batch->count + batch->missing;
     st_verbs_claim(&qp->send.owner);
     uint32_t position = st_verbs_positions(&qp->send, count);
     if (st_verbs_full)
@@ -274,13 +222,13 @@ static int wr_complete(struct ibv_qp_ex *handle)
     }
     post.depth = st_nesting;
     post.flags = st_owner_several(&qp->send.owner) ? ST_ORDER_UNCERTAIN : 0;
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < count && i < batch->count; i++) {
         struct st_verbs_wr *wr = &batch->wrs[i];
         if (fixed_size(wr))
             wr->size = 8;
         st_verbs_posted(&post, wr, position + i);
     }
-    give_batch(batch);
+    st_verbs_batch_give(batch);
     return result;
 }
 
@@ -290,8 +238,7 @@ static void extend(struct ibv_qp_ex *qp, struct st_verbs_qp *state)
         st_lost("verbs: queue pair that offers requests of a kind that is not known", 1);
         return;
     }
-    struct st_verbs_extended *e =
-        st_verbs_state(extended, &pool, ST_VERBS_QPS, sizeof(extended[0]));
+    struct st_verbs_extended *e = st_verbs_state(&pool);
     if (!e)
         return;
     *e = (struct st_verbs_extended){.taken = 1};

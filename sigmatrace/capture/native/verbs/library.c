@@ -12,6 +12,7 @@
 #include "verbs.h"
 
 bool st_verbs_on, st_verbs_full, st_verbs_timed;
+uint32_t st_verbs_life;
 uint8_t st_verbs_calls[ST_CALLS];
 __thread uint32_t st_verbs_inside;
 __thread char st_verbs_self;
@@ -26,7 +27,9 @@ static const struct st_interposed wrappers[] = {
 
 static void forked(void)
 {
+    st_verbs_life++;
     st_verbs_makings_forked();
+    st_verbs_devices_forked();
     st_verbs_qps_forked();
     st_verbs_queues_forked();
 }

@@ -10,15 +10,26 @@ struct registration {
     bool has_iova;
 };
 
-/* What a region's handle leads to: its object and, as a change need not name them, its rights. */
-static void *pack(uint32_t id, int access)
+#define HAS_IOVA (1u << 31)     /* of no right */
+#define NO_ACCESS (HAS_IOVA - 1) /* not known */
+
+/* What a region's handle leads to: its object and, as a change need not name them, its rights, and
+ * whether others reach it by another address than its own. */
+static void *pack(uint32_t id, int access, bool has_iova)
 {
-    return (void *)(uintptr_t)((uint64_t)(uint32_t)access << 32 | id);
+    uint32_t rights = access < 0 ? NO_ACCESS : (uint32_t)access;
+    return (void *)(uintptr_t)((uint64_t)(rights | (has_iova ? HAS_IOVA : 0)) << 32 | id);
+}
+
+static bool has_iova(const void *packed)
+{
+    return (uintptr_t)packed >> 63;
 }
 
 static int access_of(const void *packed)
 {
-    return (int)(uint32_t)((uintptr_t)packed >> 32);
+    uint32_t rights = (uint32_t)((uintptr_t)packed >> 32) & ~HAS_IOVA;
+    return rights == NO_ACCESS ? -1 : (int)rights;
 }
 
 static void registered(const struct registration *r, struct st_verbs_context *context)
@@ -43,7 +54,7 @@ static void registered(const struct registration *r, struct st_verbs_context *co
     if (r->dmabuf >= 0)
         st_object_u64(&o, "dmabuf_fd", (unsigned)r->dmabuf);
     st_object_end(&o);
-    st_verbs_put(ST_VERBS_COLD, r->mr, pack(id, r->access));
+    st_verbs_put(ST_VERBS_COLD, r->mr, pack(id, r->access, r->has_iova));
     errno = saved;
 }
 
@@ -121,8 +132,19 @@ static void changed(struct ibv_mr *mr, const struct st_verbs_ending *same, int a
     if (access >= 0)
         st_object_u64(&o, "access", (unsigned)access);
     st_object_end(&o);
-    st_verbs_put(ST_VERBS_COLD, mr, pack(id, access));
+    st_verbs_put(ST_VERBS_COLD, mr, pack(id, access, has_iova(same->id)));
     errno = saved;
+}
+
+/* Elsewhere, or by another key: a new object, as what was done before went by the old one. */
+static void begun_anew(struct ibv_mr *mr, int access, bool iova_lost,
+                       struct st_verbs_context *context)
+{
+    if (iova_lost)
+        st_lost("verbs: address by which others reach a region, once its key has changed", 1);
+    registered(&(struct registration){.mr = mr, .pd = mr->pd, .address = (uintptr_t)mr->addr,
+                                      .length = mr->length, .access = access, .dmabuf = -1},
+               context);
 }
 
 /* Errors that leave the region as it was; with IBV_REREG_MR_ERR_DO_FORK_OLD it is the new one, with
@@ -137,21 +159,21 @@ ST_API int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *a
 {
     ST_VERBS_ENTER(mr->context, ibv_rereg_mr, ENOSYS)
     struct st_verbs_ending before = st_verbs_ending(mr);
+    uint32_t rkey = mr->rkey;
     int result = ST_VERBS_INSIDE(library->ibv_rereg_mr(mr, flags, pd, address, length, access));
     bool good = !result || result == IBV_REREG_MR_ERR_DO_FORK_OLD;
+    bool moved = flags & IBV_REREG_MR_CHANGE_TRANSLATION;
     if (is_unchanged(result))
         return result;
     if (!(flags & IBV_REREG_MR_CHANGE_ACCESS))
         access = before.id ? access_of(before.id) : -1;
-    if (good && before.id && context && !(flags & IBV_REREG_MR_CHANGE_TRANSLATION)) {
+    if (good && before.id && context && !moved && mr->rkey == rkey) {
         changed(mr, &before, access, context);
         return result;
     }
     st_verbs_ended("memory", mr, &before, 0);
-    if (good && context) /* elsewhere: a new object; the keys reach it by its address */
-        registered(&(struct registration){.mr = mr, .pd = mr->pd, .address = (uintptr_t)mr->addr,
-                                          .length = mr->length, .access = access, .dmabuf = -1},
-                   context);
+    if (good && context)
+        begun_anew(mr, access, !moved && before.id && has_iova(before.id), context);
     return result;
 }
 

@@ -7,7 +7,7 @@
  * when a thread was kept from recording what it had polled while others went once around the ring;
  * that completion is recorded without a position. */
 #define _GNU_SOURCE
-#include "verbs.h"
+#include "requests.h"
 
 #include <sys/mman.h>
 
@@ -221,7 +221,17 @@ bool st_verbs_retire(struct st_verbs_queue *queue, uint64_t wr_id, bool failed, 
     return known;
 }
 
-bool st_verbs_expects(struct st_verbs_queue *queue, uint64_t wr_id, bool failed)
+bool st_verbs_expects(struct st_verbs_queue *queue, uint64_t wr_id, bool several)
 {
-    return failed ? failed_one(queue, wr_id) != NULL : search(queue, wr_id, false) != NULL;
+    if (several)
+        return search(queue, wr_id, true) != NULL;
+    uint32_t posted = __atomic_load_n(&queue->posted, __ATOMIC_ACQUIRE);
+    for (uint32_t p = oldest(queue, posted); p != posted; p++) {
+        const struct st_verbs_request *r = outstanding(queue, p);
+        if (r && r->wr_id == wr_id)
+            return true;
+        if (r && (r->signaled || queue->failing))
+            break;
+    }
+    return false;
 }

@@ -1,7 +1,7 @@
 /* Completions: arrivals in all modes, each completion in mode full, empty polls as a number. */
 #include <arpa/inet.h>
 
-#include "verbs.h"
+#include "requests.h"
 
 #define GRH_BYTES 40u /* before each datagram in the receiver's buffer */
 #define RECEIVES 128u /* of enum ibv_wc_opcode */
@@ -63,25 +63,47 @@ static void arrived(const struct polled *polled, struct st_verbs_qp *qp, const s
         st_verbs_window_invalidated(qp->context, wc->invalidated_rkey);
 }
 
-/* Of which queue is it? Of an error the opcode is not defined: the queue that expects it, and
- * where both do, what the provider says all the same. */
-static bool is_receive(struct st_verbs_qp *qp, const struct st_verbs_cq *cq,
-                       const struct ibv_wc *wc)
+static bool several(const struct st_verbs_cq *cq, const struct st_verbs_queue *queue)
 {
-    if (ST_LIKELY(wc->status == IBV_WC_SUCCESS)) /* a provider's own requests come last */
-        return wc->opcode & RECEIVES && wc->opcode < IBV_WC_DRIVER1;
+    return st_owner_several(&cq->owner) || st_owner_several(&queue->owner);
+}
+
+/* Of an error neither the opcode is defined nor its highest bit: the queue is known where only one
+ * can have failed so, or expects this wr_id. Providers do not agree on what else a status says. */
+static enum st_queue failed_queue(struct st_verbs_qp *qp, const struct st_verbs_cq *cq,
+                                  const struct ibv_wc *wc)
+{
+    enum st_queue receives = qp->shared_receive ? ST_QUEUE_SHARED : ST_QUEUE_RECV;
+    if (qp->type == IBV_QPT_XRC_RECV)
+        return receives;
+    if (qp->type == IBV_QPT_XRC_SEND || wc->status == IBV_WC_RETRY_EXC_ERR ||
+        wc->status == IBV_WC_RNR_RETRY_EXC_ERR)
+        return ST_QUEUE_SEND;
     if (qp->send_cq != qp->receive_cq)
-        return qp->receive_cq == cq;
-    bool sent = st_verbs_expects(&qp->send, wc->wr_id, true);
-    bool received = qp->shared_receive ||
-                    st_verbs_expects(&qp->receive, wc->wr_id, true);
-    return sent == received ? wc->opcode & RECEIVES : received;
+        return qp->receive_cq == cq ? receives : ST_QUEUE_SEND;
+    bool sent = st_verbs_expects(&qp->send, wc->wr_id, several(cq, &qp->send)), received = true;
+    if (!qp->shared_receive)
+        received = st_verbs_expects(&qp->receive, wc->wr_id, several(cq, &qp->receive));
+    else if (qp->srq)
+        received = st_verbs_shared_has(qp->srq, wc->wr_id);
+    return sent == received ? ST_QUEUE_UNKNOWN : sent ? ST_QUEUE_SEND : receives;
+}
+
+static inline enum st_queue queue_of(struct st_verbs_qp *qp, const struct st_verbs_cq *cq,
+                                     const struct ibv_wc *wc)
+{
+    if (ST_UNLIKELY(wc->status != IBV_WC_SUCCESS))
+        return failed_queue(qp, cq, wc);
+    if (!(wc->opcode & RECEIVES) || wc->opcode >= IBV_WC_DRIVER1) /* a provider's own come last */
+        return ST_QUEUE_SEND;
+    return qp->shared_receive ? ST_QUEUE_SHARED : ST_QUEUE_RECV;
 }
 
 static void store(const struct polled *polled, struct st_verbs_qp *qp, const struct ibv_wc *wc,
-                  bool receive, const struct st_verbs_match *match)
+                  enum st_queue queue, const struct st_verbs_match *match)
 {
     bool failed = wc->status != IBV_WC_SUCCESS;
+    bool receive = queue == ST_QUEUE_RECV || queue == ST_QUEUE_SHARED;
     struct st_cqe_record r = {.t_tsc = polled->t_tsc,
                               .posted_tsc = match->posted_tsc,
                               .wr_id = wc->wr_id,
@@ -89,9 +111,7 @@ static void store(const struct polled *polled, struct st_verbs_qp *qp, const str
                               .position = match->position,
                               .first = match->first,
                               .status = (uint8_t)wc->status,
-                              .queue = !receive             ? ST_QUEUE_SEND
-                                       : qp->shared_receive ? ST_QUEUE_SHARED
-                                                            : ST_QUEUE_RECV};
+                              .queue = queue};
     if (failed) {
         r.opcode = receive ? RECEIVES : st_verbs_wc_opcode(match->opcode);
     } else {
@@ -110,7 +130,7 @@ static void completed(const struct polled *polled, const struct ibv_wc *wc)
 {
     struct st_verbs_match match = ST_VERBS_NO_MATCH;
     struct st_verbs_qp *qp =
-        st_verbs_find(ST_VERBS_NUMBERS, st_verbs_number(polled->cq->context, wc->qp_num));
+        st_verbs_qp_in(ST_VERBS_NUMBERS, st_verbs_number(polled->cq->context, wc->qp_num));
     if (ST_UNLIKELY(!qp)) {
         st_lost("verbs: completion of a queue pair that is not known", 1);
         return;
@@ -119,15 +139,17 @@ static void completed(const struct polled *polled, const struct ibv_wc *wc)
         arrived(polled, qp, wc, ST_NO_POSITION);
         return;
     }
-    bool receive = is_receive(qp, polled->cq, wc), failed = wc->status != IBV_WC_SUCCESS;
-    if (!receive || !qp->shared_receive)
-        st_verbs_retire(receive ? &qp->receive : &qp->send, wc->wr_id, failed,
-                        st_owner_several(&polled->cq->owner) ||
-                            st_owner_several(receive ? &qp->receive.owner : &qp->send.owner),
-                        &match);
+    enum st_queue queue = queue_of(qp, polled->cq, wc);
+    if (queue == ST_QUEUE_SEND || queue == ST_QUEUE_RECV) {
+        struct st_verbs_queue *requests = queue == ST_QUEUE_SEND ? &qp->send : &qp->receive;
+        st_verbs_retire(requests, wc->wr_id, wc->status != IBV_WC_SUCCESS,
+                        several(polled->cq, requests), &match);
+    } else if (ST_UNLIKELY(queue == ST_QUEUE_UNKNOWN)) {
+        st_lost("verbs: error that may be a send's or a receive's", 1);
+    }
     if (is_arrival(wc))
         arrived(polled, qp, wc, match.position);
-    store(polled, qp, wc, receive, &match);
+    store(polled, qp, wc, queue, &match);
 }
 
 /* One poll. The first thread, while it is alone, adds to a number that is

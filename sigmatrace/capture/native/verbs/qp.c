@@ -1,8 +1,11 @@
 /* Queue pairs: created, taken in, destroyed. */
-#include "verbs.h"
+#include "requests.h"
 
-static struct st_verbs_qp qps[ST_VERBS_QPS];
-static struct st_verbs_pool pool;
+static struct st_verbs_pool pool = {.size = sizeof(struct st_verbs_qp), .most = ST_VERBS_QPS};
+
+/* Where a queue pair leads that was connected elsewhere. */
+#define QUERIED                                                                                    \
+    (IBV_QP_STATE | IBV_QP_CAP | IBV_QP_PORT | IBV_QP_AV | IBV_QP_DEST_QPN | IBV_QP_PATH_MTU)
 
 /* What the creating call was told. */
 struct creation {
@@ -32,13 +35,15 @@ static struct st_verbs_qp *created(struct ibv_qp *qp, struct st_verbs_context *c
                                    const struct creation *how)
 {
     int saved = errno;
-    struct st_verbs_qp *state = st_verbs_state(qps, &pool, ST_VERBS_QPS, sizeof(qps[0]));
+    struct st_verbs_qp *state = st_verbs_state(&pool);
     if (!state) {
+        st_verbs_leave_out(qp);
         errno = saved;
         return NULL;
     }
     *state = (struct st_verbs_qp){
         .taken = 1,
+        .life = st_verbs_life,
         .handle = qp,
         .context = context,
         .post_send = context->ops.post_send,
@@ -46,7 +51,7 @@ static struct st_verbs_qp *created(struct ibv_qp *qp, struct st_verbs_context *c
         .qpn = qp->qp_num,
         .type = how->type,
         .pd = st_verbs_pd(how->pd, context),
-        .xrcd = st_verbs_xrcd(how->xrcd, context),
+        .xrcd = how->xrcd,
         .addressed = how->type == IBV_QPT_UD || how->type == IBV_QPT_XRC_SEND,
         .datagram = how->type == IBV_QPT_UD,
         .signal_all = how->signal_all,
@@ -63,10 +68,32 @@ static struct st_verbs_qp *created(struct ibv_qp *qp, struct st_verbs_context *c
     if (!publish(qp, state)) {
         st_verbs_connection_end(state, st_now());
         st_verbs_state_give(state, &pool);
+        st_verbs_leave_out(qp);
         state = NULL;
     }
     errno = saved;
     return state;
+}
+
+/* Of those who use it at once, one describes it, before the others go on. */
+void st_verbs_qp_inherited(struct st_verbs_qp *qp)
+{
+    struct ibv_qp_attr attr = {.qp_state = qp->now};
+    struct ibv_qp_init_attr init;
+    int saved = errno;
+    if (!st_verbs_make_begin(ST_VERBS_MAKE_QP, qp->handle))
+        return;
+    if (qp->life != st_verbs_life) {
+        st_verbs_context_known(qp->context->handle);
+        qp->pd = st_verbs_pd(qp->handle->pd, qp->context);
+        st_verbs_connection_begin(qp, qp->now);
+        if (!ST_VERBS_INSIDE(
+                qp->context->library->ibv_query_qp(qp->handle, &attr, QUERIED, &init)))
+            st_verbs_connection_known(qp, &attr);
+        __atomic_store_n(&qp->life, st_verbs_life, __ATOMIC_RELEASE);
+    }
+    st_verbs_make_end(ST_VERBS_MAKE_QP, qp->handle);
+    errno = saved;
 }
 
 static struct st_verbs_qp *adopt(struct ibv_qp *qp, struct st_verbs_context *context)
@@ -79,25 +106,26 @@ static struct st_verbs_qp *adopt(struct ibv_qp *qp, struct st_verbs_context *con
                            .receive_cq = qp->recv_cq,
                            .srq = qp->srq,
                            .pd = qp->pd};
-    if (pool.full) { /* also the next of its requests comes here */
-        st_lost("verbs: more objects at once than can be traced", 1);
-        return NULL;
-    }
-    if (!context->library->ibv_query_qp(qp, &attr, IBV_QP_CAP, &init)) {
+    bool told = !ST_VERBS_INSIDE(context->library->ibv_query_qp(qp, &attr, QUERIED, &init));
+    if (told) {
         how.max_send = init.cap.max_send_wr;
         how.max_receive = init.cap.max_recv_wr;
         how.signal_all = init.sq_sig_all;
     }
     errno = saved;
-    return created(qp, context, &how);
+    struct st_verbs_qp *state = created(qp, context, &how);
+    if (told && state)
+        st_verbs_connection_known(state, &attr);
+    errno = saved;
+    return state;
 }
 
 struct st_verbs_qp *st_verbs_qp_adopt(struct ibv_qp *qp)
 {
     struct st_verbs_qp *state = st_verbs_qp_of(qp);
     struct st_verbs_context *context =
-        state ? NULL : st_verbs_find(ST_VERBS_HOT, qp->context);
-    if (!context || !st_verbs_make_begin(ST_VERBS_MAKE_QP, qp))
+        state ? NULL : st_verbs_context_known(qp->context);
+    if (!context || st_verbs_left_out(qp) || !st_verbs_make_begin(ST_VERBS_MAKE_QP, qp))
         return state;
     state = st_verbs_qp_of(qp);
     if (!state)
@@ -160,16 +188,19 @@ struct ibv_qp *st_verbs_open_qp(struct ibv_context *handle, struct ibv_qp_open_a
 ST_API int ibv_destroy_qp(struct ibv_qp *qp)
 {
     ST_VERBS_ENTER(qp->context, ibv_destroy_qp, ENOSYS)
-    struct st_verbs_qp *state = context ? st_verbs_qp_of(qp) : NULL;
+    struct st_verbs_qp *state = context ? st_verbs_find(ST_VERBS_HOT, qp) : NULL;
     uint64_t t_tsc = st_now();
     int result = ST_VERBS_INSIDE(library->ibv_destroy_qp(qp));
     int saved = errno;
     if (state && !result) {
         st_verbs_remove(ST_VERBS_HOT, qp, state);
         st_verbs_remove(ST_VERBS_NUMBERS, st_verbs_number(context, state->qpn), state);
-        st_verbs_connection_end(state, t_tsc);
+        if (state->life == st_verbs_life) /* else a child puts away what it inherited */
+            st_verbs_connection_end(state, t_tsc);
         st_verbs_qp_unextend(state);
         st_verbs_state_give(state, &pool);
+    } else if (!result) {
+        st_verbs_left_out_ended(qp);
     }
     errno = saved;
     return result;
@@ -187,11 +218,11 @@ ST_API struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp)
 
 void st_verbs_qps_forked(void)
 {
-    for (uint32_t i = 0; i < ST_VERBS_QPS && i < pool.turn; i++) {
-        if (!qps[i].taken)
-            continue;
-        qps[i].received = 0;
-        st_verbs_queue_begin(&qps[i].send, qps[i].max_send);
-        st_verbs_queue_begin(&qps[i].receive, qps[i].max_receive);
-    }
+    struct st_verbs_qp *qp;
+    for (uint32_t i = 0; (qp = st_verbs_state_at(&pool, i)); i++)
+        if (qp->taken) {
+            qp->received = 0;
+            st_verbs_queue_begin(&qp->send, qp->max_send);
+            st_verbs_queue_begin(&qp->receive, qp->max_receive);
+        }
 }

@@ -1,33 +1,55 @@
 /* Completion queues and shared receive queues: created, destroyed. */
-#include "verbs.h"
+#define _GNU_SOURCE
+#include <string.h>
+#include <sys/mman.h>
 
-static struct st_verbs_cq cqs[ST_VERBS_CQS];
-static struct st_verbs_srq srqs[ST_VERBS_SRQS];
-static struct st_verbs_pool cq_pool, srq_pool;
+#include "requests.h"
+
+static struct st_verbs_pool cq_pool = {.size = sizeof(struct st_verbs_cq), .most = ST_VERBS_CQS};
+static struct st_verbs_pool srq_pool = {.size = sizeof(struct st_verbs_srq),
+                                        .most = ST_VERBS_SRQS};
+
+static void describe_cq(const struct st_verbs_cq *state)
+{
+    struct st_object o;
+    uint32_t channel = st_verbs_channel(state->handle->channel, state->context);
+    st_object_begin(&o, "ib_cq", state->id);
+    st_object_u64(&o, "device", state->context->device);
+    st_object_u64(&o, "cqe", (unsigned)state->handle->cqe);
+    if (channel)
+        st_object_u64(&o, "channel", channel);
+    st_object_end(&o);
+}
+
+uint32_t st_verbs_cq_id(struct st_verbs_cq *state)
+{
+    if (state && !st_verbs_told(&state->life)) {
+        st_verbs_context_known(state->context->handle);
+        describe_cq(state);
+    }
+    return state ? state->id : 0;
+}
 
 static struct st_verbs_cq *cq_created(struct ibv_cq *cq, struct st_verbs_context *context)
 {
     int saved = errno;
-    struct st_object o;
-    uint32_t channel = st_verbs_channel(cq->channel, context);
-    struct st_verbs_cq *state = st_verbs_state(cqs, &cq_pool, ST_VERBS_CQS, sizeof(cqs[0]));
+    struct st_verbs_cq *state = st_verbs_state(&cq_pool);
     if (state) {
         *state = (struct st_verbs_cq){.taken = 1,
                                       .id = st_object_id(),
+                                      .life = st_verbs_life,
+                                      .handle = cq,
                                       .context = context,
                                       .poll_cq = context->ops.poll_cq};
-        if (!st_verbs_put(ST_VERBS_HOT, cq, state)) {
+        if (st_verbs_put(ST_VERBS_HOT, cq, state)) {
+            describe_cq(state);
+        } else {
             st_verbs_state_give(state, &cq_pool);
-            errno = saved;
-            return NULL;
+            state = NULL;
         }
-        st_object_begin(&o, "ib_cq", state->id);
-        st_object_u64(&o, "device", context->device);
-        st_object_u64(&o, "cqe", (unsigned)cq->cqe);
-        if (channel)
-            st_object_u64(&o, "channel", channel);
-        st_object_end(&o);
     }
+    if (!state)
+        st_verbs_leave_out(cq);
     errno = saved;
     return state;
 }
@@ -37,9 +59,15 @@ static uint64_t polls_of(const struct st_verbs_cq *state, enum st_verbs_poll wha
     return state->polls[what] + state->further[what];
 }
 
+/* `closed`: it is not there any more. What a child inherited and did not use is not its own. */
 static void cq_ended(struct st_verbs_cq *state, bool closed)
 {
     struct st_object o;
+    bool used = polls_of(state, ST_VERBS_POLL_EMPTY) || polls_of(state, ST_VERBS_POLL_SOME) ||
+                polls_of(state, ST_VERBS_POLL_FAILED);
+    if (state->life != st_verbs_life && (closed || !used))
+        return;
+    st_verbs_cq_id(state);
     uint64_t empty = polls_of(state, ST_VERBS_POLL_EMPTY);
     uint64_t failed = polls_of(state, ST_VERBS_POLL_FAILED);
     st_object_begin(&o, "ib_cq", state->id);
@@ -57,9 +85,10 @@ static void cq_ended(struct st_verbs_cq *state, bool closed)
 /* Of the queues that the program leaves to the system. Runs before the core's own end. */
 __attribute__((destructor)) static void end(void)
 {
-    for (uint32_t i = 0; st_verbs_on && st_verbs_full && i < ST_VERBS_CQS && i < cq_pool.turn; i++)
-        if (__atomic_load_n(&cqs[i].taken, __ATOMIC_ACQUIRE))
-            cq_ended(&cqs[i], false);
+    struct st_verbs_cq *cq;
+    for (uint32_t i = 0; st_verbs_on && st_verbs_full && (cq = st_verbs_state_at(&cq_pool, i)); i++)
+        if (__atomic_load_n(&cq->taken, __ATOMIC_ACQUIRE))
+            cq_ended(cq, false);
 }
 
 struct st_verbs_cq *st_verbs_cq_of(struct ibv_cq *cq)
@@ -67,8 +96,8 @@ struct st_verbs_cq *st_verbs_cq_of(struct ibv_cq *cq)
     struct st_verbs_cq *state = st_verbs_find(ST_VERBS_HOT, cq);
     if (ST_LIKELY(state != NULL))
         return state;
-    struct st_verbs_context *context = st_verbs_find(ST_VERBS_HOT, cq->context);
-    if (!context || !st_verbs_make_begin(ST_VERBS_MAKE_CQ, cq))
+    struct st_verbs_context *context = st_verbs_context_known(cq->context);
+    if (!context || st_verbs_left_out(cq) || !st_verbs_make_begin(ST_VERBS_MAKE_CQ, cq))
         return NULL;
     state = st_verbs_find(ST_VERBS_HOT, cq);
     if (!state)
@@ -138,6 +167,8 @@ ST_API int ibv_destroy_cq(struct ibv_cq *cq)
         st_verbs_remove(ST_VERBS_HOT, cq, state);
         cq_ended(state, true);
         st_verbs_state_give(state, &cq_pool);
+    } else if (!result) {
+        st_verbs_left_out_ended(cq);
     }
     errno = saved;
     return result;
@@ -165,15 +196,16 @@ static void completes_at(struct st_verbs_cq *cq, uint32_t number)
         cq->srqn = number;
 }
 
-static void describe_srq(const struct st_verbs_srq *state, struct ibv_srq *srq,
-                         const struct ibv_srq_init_attr_ex *attr, struct st_verbs_context *context)
+static void describe_srq(const struct st_verbs_srq *state)
 {
     struct st_object o;
-    uint32_t pd = st_verbs_pd(attr->pd, context);
-    uint32_t xrcd = attr->srq_type == IBV_SRQT_XRC ? st_verbs_xrcd(attr->xrcd, context) : 0;
-    uint32_t number = xrcd ? number_of(srq) : 0;
+    const struct ibv_srq_init_attr_ex *attr = &state->attr;
+    bool xrc = attr->srq_type == IBV_SRQT_XRC;
+    uint32_t pd = st_verbs_pd(attr->pd, state->context);
+    uint32_t xrcd = xrc ? st_verbs_xrcd(attr->xrcd, state->context) : 0;
+    uint32_t number = xrc ? number_of(state->handle) : 0;
     st_object_begin(&o, "ib_srq", state->id);
-    st_object_u64(&o, "device", context->device);
+    st_object_u64(&o, "device", state->context->device);
     st_object_u64(&o, "pd", pd);
     st_object_u64(&o, "max_wr", attr->attr.max_wr);
     st_object_str(&o, "srq_type", srq_type_name(attr->srq_type));
@@ -182,8 +214,27 @@ static void describe_srq(const struct st_verbs_srq *state, struct ibv_srq *srq,
     if (number)
         st_object_u64(&o, "srqn", number);
     st_object_end(&o);
-    if (state->xrc_cq)
-        completes_at(state->xrc_cq, number);
+}
+
+uint32_t st_verbs_srq_id(struct st_verbs_srq *state)
+{
+    if (state && ST_UNLIKELY(!st_verbs_told(&state->life))) {
+        st_verbs_context_known(state->context->handle);
+        describe_srq(state);
+    }
+    return state ? state->id : 0;
+}
+
+/* Kept from a former queue of this state, and empty. */
+static uint64_t *nothing_seen(uint64_t *former)
+{
+    size_t bytes = (1u << ST_VERBS_SHARED_BITS) / 8;
+    if (former)
+        return memset(former, 0, bytes);
+    void *p = st_verbs_full ? mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                                   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+                            : MAP_FAILED;
+    return p == MAP_FAILED ? NULL : p;
 }
 
 /* `attr`: its mask has been applied. */
@@ -191,17 +242,25 @@ static void srq_created(struct ibv_srq *srq, struct st_verbs_context *context,
                         const struct ibv_srq_init_attr_ex *attr)
 {
     int saved = errno;
-    struct st_verbs_srq *state = st_verbs_state(srqs, &srq_pool, ST_VERBS_SRQS, sizeof(srqs[0]));
+    struct st_verbs_srq *state = st_verbs_state(&srq_pool);
     if (state) {
         *state = (struct st_verbs_srq){
             .taken = 1,
             .id = st_object_id(),
+            .life = st_verbs_life,
+            .handle = srq,
+            .context = context,
+            .attr = *attr,
             .xrc_cq = attr->srq_type == IBV_SRQT_XRC && attr->cq ? st_verbs_cq_of(attr->cq) : NULL,
+            .seen = nothing_seen(state->seen),
             .post_srq_recv = context->ops.post_srq_recv};
-        if (st_verbs_put(ST_VERBS_HOT, srq, state))
-            describe_srq(state, srq, attr, context);
-        else
+        if (st_verbs_put(ST_VERBS_HOT, srq, state)) {
+            describe_srq(state);
+            if (state->xrc_cq)
+                completes_at(state->xrc_cq, number_of(srq));
+        } else {
             st_verbs_state_give(state, &srq_pool);
+        }
     }
     errno = saved;
 }
@@ -246,7 +305,8 @@ ST_API int ibv_destroy_srq(struct ibv_srq *srq)
     int saved = errno;
     if (state && !result) {
         st_verbs_remove(ST_VERBS_HOT, srq, state);
-        st_object_closed("ib_srq", state->id);
+        if (state->life == st_verbs_life)
+            st_object_closed("ib_srq", state->id);
         if (state->xrc_cq)
             __atomic_fetch_sub(&state->xrc_cq->xrc_srqs, 1, __ATOMIC_ACQ_REL);
         st_verbs_state_give(state, &srq_pool);
@@ -257,11 +317,13 @@ ST_API int ibv_destroy_srq(struct ibv_srq *srq)
 
 void st_verbs_queues_forked(void)
 {
-    for (uint32_t i = 0; i < ST_VERBS_CQS && i < cq_pool.turn; i++) {
-        cqs[i].owner = 0;
+    struct st_verbs_cq *cq;
+    struct st_verbs_srq *srq;
+    for (uint32_t i = 0; (cq = st_verbs_state_at(&cq_pool, i)); i++) {
+        cq->owner = 0;
         for (int what = 0; what < ST_VERBS_POLLS; what++)
-            cqs[i].polls[what] = cqs[i].further[what] = 0;
+            cq->polls[what] = cq->further[what] = 0;
     }
-    for (uint32_t i = 0; i < ST_VERBS_SRQS && i < srq_pool.turn; i++)
-        srqs[i].posted = 0;
+    for (uint32_t i = 0; (srq = st_verbs_state_at(&srq_pool, i)); i++)
+        srq->posted = 0;
 }

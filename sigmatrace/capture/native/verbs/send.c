@@ -1,7 +1,7 @@
 /* Requests of the send queue: what they do, their channels, and the call that posts a list. */
 #include <arpa/inet.h>
 
-#include "verbs.h"
+#include "requests.h"
 
 /* By enum ibv_wr_opcode: operation, channel, the opcode of its completion. */
 static const struct {
@@ -46,16 +46,14 @@ static __attribute__((noinline)) struct st_channel *make_channel(struct st_verbs
 /* Each destination is a channel of its own: a queue pair behind an address handle, or one of the
  * shared receive queues at the other end of an XRC connection. */
 static __attribute__((noinline)) struct st_channel *
-addressed_channel(struct st_verbs_qp *qp, const struct ibv_ah *to, uint32_t number)
+addressed_channel(struct st_verbs_qp *qp, uint32_t ah, uint32_t number)
 {
-    uint64_t ah = qp->datagram ? (uintptr_t)st_verbs_find(ST_VERBS_COLD, to) : 0;
     struct st_channel_key key = {.object = qp->id,
                                  .kind = ST_KIND_MSG,
                                  .dir = ST_OUT,
                                  .layer = ST_LAYER_VERBS,
                                  .flags = ST_HAS_TAG,
-                                 .peer = qp->datagram ? (uint32_t)ah | (uint64_t)number << 32
-                                                      : qp->id,
+                                 .peer = qp->datagram ? ah | (uint64_t)number << 32 : qp->id,
                                  .tag = qp->datagram ? qp->qpn : number,
                                  .shared = true};
     return st_channel_get(&key);
@@ -70,7 +68,6 @@ static inline struct st_channel *channel_of(struct st_verbs_qp *qp, const struct
     return ST_LIKELY(known != NULL) ? known : make_channel(qp, message);
 }
 
-/* Gives away no address of `wr`, which would put all of it into memory. */
 static inline __attribute__((always_inline)) void record(const struct st_verbs_post *post,
                                                          const struct st_verbs_wr *wr,
                                                          uint32_t position)
@@ -85,7 +82,7 @@ static inline __attribute__((always_inline)) void record(const struct st_verbs_p
                   st_ordinal_next(channel, true), op,
                   st_verbs_calls[post->call], post->depth, flags, position);
         if (ST_UNLIKELY(op == ST_OP_BIND))
-            st_verbs_window_bound(qp->context, wr->mw, wr->rkey, wr->raddr, wr->length, wr->access);
+            st_verbs_window_bound(qp->context, wr);
         else if (ST_UNLIKELY(op == ST_OP_INVALIDATE))
             st_verbs_window_invalidated(qp->context, wr->imm);
     } else {
@@ -113,79 +110,108 @@ void st_verbs_posted(const struct st_verbs_post *post, const struct st_verbs_wr 
 }
 
 /* What the request of a list says, in the terms of st_verbs_wr. */
-static inline __attribute__((always_inline)) struct st_verbs_wr
-read_wr(const struct ibv_send_wr *from, const struct st_verbs_qp *qp)
+static inline __attribute__((always_inline)) void read_wr(struct st_verbs_wr *restrict wr,
+                                                          const struct ibv_send_wr *restrict from,
+                                                          const struct st_verbs_qp *qp)
 {
-    struct st_verbs_wr wr = {.wr_id = from->wr_id,
-                             .sges = (uint32_t)from->num_sge,
-                             .opcode = (uint8_t)from->opcode,
-                             .flags = (uint8_t)from->send_flags};
+    *wr = (struct st_verbs_wr){.address = from,
+                               .wr_id = from->wr_id,
+                               .sges = (uint32_t)from->num_sge,
+                               .opcode = (uint8_t)from->opcode,
+                               .flags = (uint8_t)from->send_flags};
     if (qp->signal_all)
-        wr.flags |= IBV_SEND_SIGNALED;
+        wr->flags |= IBV_SEND_SIGNALED;
     for (int i = 0; i < from->num_sge; i++)
-        wr.size += from->sg_list[i].length;
-    switch (wr.opcode) {
+        wr->size += from->sg_list[i].length;
+    switch (wr->opcode) {
     case IBV_WR_RDMA_WRITE_WITH_IMM:
-        wr.imm = ntohl(from->imm_data);
+        wr->imm = ntohl(from->imm_data);
         /* fall through */
     case IBV_WR_RDMA_WRITE:
     case IBV_WR_RDMA_READ:
     case IBV_WR_ATOMIC_WRITE:
-        wr.raddr = from->wr.rdma.remote_addr;
-        wr.rkey = from->wr.rdma.rkey;
+        wr->raddr = from->wr.rdma.remote_addr;
+        wr->rkey = from->wr.rdma.rkey;
         break;
     case IBV_WR_SEND_WITH_IMM:
-        wr.imm = ntohl(from->imm_data);
+        wr->imm = ntohl(from->imm_data);
         break;
     case IBV_WR_SEND_WITH_INV:
-        wr.imm = from->invalidate_rkey;
+        wr->imm = from->invalidate_rkey;
         break;
     case IBV_WR_ATOMIC_CMP_AND_SWP:
     case IBV_WR_ATOMIC_FETCH_AND_ADD:
-        wr.raddr = from->wr.atomic.remote_addr;
-        wr.rkey = from->wr.atomic.rkey;
-        wr.size = 8;
+        wr->raddr = from->wr.atomic.remote_addr;
+        wr->rkey = from->wr.atomic.rkey;
+        wr->size = 8;
         break;
     case IBV_WR_LOCAL_INV:
-        wr.imm = from->invalidate_rkey;
-        wr.size = 0;
+        wr->imm = from->invalidate_rkey;
+        wr->size = 0;
         break;
     case IBV_WR_BIND_MW:
-        wr.raddr = from->bind_mw.bind_info.addr;
-        wr.rkey = from->bind_mw.rkey;
-        wr.size = 0;
-        wr.mw = from->bind_mw.mw;
-        wr.length = from->bind_mw.bind_info.length;
-        wr.access = from->bind_mw.bind_info.mw_access_flags;
+        wr->raddr = from->bind_mw.bind_info.addr;
+        wr->rkey = from->bind_mw.rkey;
+        wr->size = 0;
+        wr->mw = from->bind_mw.mw;
+        wr->pd = st_verbs_pd(from->bind_mw.mw->pd, qp->context);
+        wr->length = from->bind_mw.bind_info.length;
+        wr->access = from->bind_mw.bind_info.mw_access_flags;
         break;
     case IBV_WR_TSO:
-        wr.size += from->tso.hdr_sz;
+        wr->size += from->tso.hdr_sz;
         break;
     default:
         break;
     }
     if (ST_UNLIKELY(qp->addressed)) {
         if (qp->datagram)
-            wr.ah = from->wr.ud.ah;
-        wr.number = qp->datagram ? from->wr.ud.remote_qpn : from->qp_type.xrc.remote_srqn;
+            wr->ah = st_verbs_ah(from->wr.ud.ah);
+        wr->number = qp->datagram ? from->wr.ud.remote_qpn : from->qp_type.xrc.remote_srqn;
     }
-    return wr;
 }
 
-static inline uint32_t count_of(const struct ibv_send_wr *wr, const struct ibv_send_wr *end)
+static inline void outstanding(struct st_verbs_qp *qp, const struct st_verbs_wr *wr,
+                               uint32_t position, uint64_t t_tsc)
 {
-    uint32_t n = 0;
-    for (; wr && wr != end; wr = wr->next)
-        n++;
-    return n;
+    st_verbs_outstanding(&qp->send, position, t_tsc, wr->wr_id, wr->opcode,
+                         wr->flags & IBV_SEND_SIGNALED);
 }
 
-static void keep(struct st_verbs_qp *qp, const struct ibv_send_wr *wr, uint32_t count,
-                 uint32_t position, uint64_t t_tsc)
+/* After the call: what is equal for all that is recorded of it. */
+static inline void ended(struct st_verbs_post *post)
 {
-    for (; count; count--, position++, wr = wr->next)
-        st_verbs_outstanding(&qp->send, position, t_tsc, wr->wr_id, (uint8_t)wr->opcode,
-                             qp->signal_all || wr->send_flags & IBV_SEND_SIGNALED);
+    post->depth = st_nesting;
+    post->flags = st_owner_several(&post->qp->send.owner) ? ST_ORDER_UNCERTAIN : 0;
+}
+
+static __attribute__((noinline)) int post_list(struct st_verbs_post *post, struct ibv_send_wr *list,
+                                               struct ibv_send_wr **bad)
+{
+    struct st_verbs_qp *qp = post->qp;
+    struct st_verbs_batch *batch = st_verbs_batch_take();
+    struct ibv_send_wr *refused = list;
+    uint32_t count = 0;
+    for (struct ibv_send_wr *from = list; from; from = from->next, count++) {
+        struct st_verbs_wr *wr = st_verbs_batch_add(batch);
+        if (ST_LIKELY(wr != NULL))
+            read_wr(wr, from, qp);
+    }
+    uint32_t position = st_verbs_positions(&qp->send, count), accepted = count;
+    for (uint32_t i = 0; st_verbs_full && batch && i < batch->count; i++)
+        outstanding(qp, &batch->wrs[i], position + i, post->t_tsc);
+    int result = qp->post_send(qp->handle, list, bad ? &refused : NULL);
+    if (ST_UNLIKELY(result)) {
+        if (bad)
+            *bad = refused;
+        accepted = st_verbs_batch_accepted(batch, count, refused);
+        st_verbs_refused(&qp->send, position, count, accepted);
+    }
+    ended(post);
+    for (uint32_t i = 0; batch && i < batch->count && i < accepted; i++)
+        record(post, &batch->wrs[i], position + i);
+    st_verbs_batch_give(batch);
+    return result;
 }
 
 int st_verbs_post_send(struct ibv_qp *handle, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
@@ -193,25 +219,27 @@ int st_verbs_post_send(struct ibv_qp *handle, struct ibv_send_wr *wr, struct ibv
     struct st_verbs_qp *qp = st_verbs_qp_of(handle);
     if (ST_UNLIKELY(!qp) && !(qp = st_verbs_qp_adopt(handle)))
         return ST_VERBS_PASS_ON(handle, ST_VERBS_NO_QP, post_send(handle, wr, bad), ENOSYS);
-    struct ibv_send_wr *refused = wr; /* not every way out of a provider says which one */
     struct st_verbs_post post = {.qp = qp, .t_tsc = st_verbs_now(), .call = ST_CALL_POST_SEND};
-    uint32_t count = ST_LIKELY(wr && !wr->next) ? 1 : count_of(wr, NULL);
     st_verbs_claim(&qp->send.owner);
-    uint32_t position = st_verbs_positions(&qp->send, count), accepted = count;
+    if (ST_UNLIKELY(!wr || wr->next))
+        return post_list(&post, wr, bad);
+    struct st_verbs_wr one;
+    read_wr(&one, wr, qp);
+    struct ibv_send_wr *refused = wr; /* not every way out of a provider says which one */
+    uint32_t position = st_verbs_positions(&qp->send, 1);
     if (st_verbs_full)
-        keep(qp, wr, count, position, post.t_tsc);
-    int result = qp->post_send(handle, wr, &refused);
+        outstanding(qp, &one, position, post.t_tsc);
+    int result = qp->post_send(handle, wr, ST_LIKELY(bad != NULL) ? &refused : NULL);
     if (ST_UNLIKELY(result)) {
-        *bad = refused;
-        accepted = count_of(wr, refused);
-        st_verbs_refused(&qp->send, position, count, accepted);
+        if (bad)
+            *bad = refused;
+        if (refused == one.address) {
+            st_verbs_refused(&qp->send, position, 1, 0);
+            return result;
+        }
     }
-    post.depth = st_nesting;
-    post.flags = st_owner_several(&qp->send.owner) ? ST_ORDER_UNCERTAIN : 0;
-    for (uint32_t i = 0; i < accepted; i++, wr = wr->next) {
-        struct st_verbs_wr one = read_wr(wr, qp);
-        record(&post, &one, position + i);
-    }
+    ended(&post);
+    record(&post, &one, position);
     return result;
 }
 
@@ -226,6 +254,7 @@ int st_verbs_bind_mw(struct ibv_qp *handle, struct ibv_mw *mw, struct ibv_mw_bin
     struct st_verbs_wr wr = {.wr_id = bind->wr_id,
                              .raddr = bind->bind_info.addr,
                              .mw = mw,
+                             .pd = st_verbs_pd(mw->pd, qp->context),
                              .length = bind->bind_info.length,
                              .access = bind->bind_info.mw_access_flags,
                              .opcode = IBV_WR_BIND_MW,
@@ -235,16 +264,14 @@ int st_verbs_bind_mw(struct ibv_qp *handle, struct ibv_mw *mw, struct ibv_mw_bin
     st_verbs_claim(&qp->send.owner);
     uint32_t position = st_verbs_positions(&qp->send, 1);
     if (st_verbs_full)
-        st_verbs_outstanding(&qp->send, position, post.t_tsc, wr.wr_id, wr.opcode,
-                             wr.flags & IBV_SEND_SIGNALED);
+        outstanding(qp, &wr, position, post.t_tsc);
     int result = qp->context->ops.bind_mw(handle, mw, bind);
     if (result) {
         st_verbs_refused(&qp->send, position, 1, 0);
         return result;
     }
-    wr.rkey = mw->rkey;
-    post.depth = st_nesting;
-    post.flags = st_owner_several(&qp->send.owner) ? ST_ORDER_UNCERTAIN : 0;
+    wr.rkey = mw->rkey; /* set by the provider once it has posted, so the window is still there */
+    ended(&post);
     record(&post, &wr, position);
     return 0;
 }

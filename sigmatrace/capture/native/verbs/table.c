@@ -1,11 +1,13 @@
 /* States by handle, and where the states come from. */
 #define _GNU_SOURCE
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #include "verbs.h"
 
-struct st_handle_table st_verbs_tables[ST_VERBS_TABLES];
+struct st_handle_table st_verbs_hot;
+struct st_handle_table *st_verbs_others[ST_VERBS_TABLES];
 
 #define WORDS 64u
 #define PATIENCE 1000u
@@ -44,10 +46,31 @@ void st_verbs_makings_forked(void)
     memset(making, 0, sizeof(making)); /* of threads that are not here */
 }
 
+static void *map(size_t bytes)
+{
+    int saved = errno;
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    errno = saved;
+    return p == MAP_FAILED ? NULL : p;
+}
+
+/* Whoever maps it first. */
+static void *map_at(void **place, size_t bytes)
+{
+    void *there = __atomic_load_n(place, __ATOMIC_ACQUIRE), *fresh = there ? NULL : map(bytes);
+    if (fresh && !__atomic_compare_exchange_n(place, &there, fresh, false, __ATOMIC_ACQ_REL,
+                                              __ATOMIC_ACQUIRE))
+        munmap(fresh, bytes);
+    return there ? there : fresh;
+}
+
 bool st_verbs_put(enum st_verbs_table table, const void *handle, void *value)
 {
     st_verbs_take(table, handle);
-    if (st_handle_publish(&st_verbs_tables[table], handle, value))
+    struct st_handle_table *in = st_verbs_table(table);
+    if (!in)
+        in = map_at((void **)&st_verbs_others[table], sizeof(*in));
+    if (in && st_handle_publish(in, handle, value))
         return true;
     st_lost("verbs: table of handles full", 1);
     return false;
@@ -57,6 +80,23 @@ void *st_verbs_take(enum st_verbs_table table, const void *handle)
 {
     void *value = st_verbs_find(table, handle);
     return value && st_verbs_remove(table, handle, value) ? value : NULL;
+}
+
+static char left_out; /* its address is the value */
+
+void st_verbs_leave_out(const void *handle)
+{
+    st_verbs_put(ST_VERBS_COLD, handle, &left_out);
+}
+
+bool st_verbs_left_out(const void *handle)
+{
+    return st_verbs_find(ST_VERBS_COLD, handle) == &left_out;
+}
+
+void st_verbs_left_out_ended(const void *handle)
+{
+    st_verbs_remove(ST_VERBS_COLD, handle, &left_out);
 }
 
 struct st_verbs_ending st_verbs_ending(const void *handle)
@@ -83,14 +123,33 @@ void st_verbs_closed(const char *type, const void *id, uint64_t t_tsc)
     st_object_end(&o);
 }
 
-void *st_verbs_state(void *array, struct st_verbs_pool *pool, uint32_t count, size_t size)
+/* A piece more, or another thread's; false: there is none. */
+static bool grow(struct st_verbs_pool *pool, uint32_t mapped)
 {
-    for (uint32_t i = 0; i < count && !__atomic_load_n(&pool->full, __ATOMIC_ACQUIRE); i++) {
-        uint32_t at = __atomic_fetch_add(&pool->turn, 1, __ATOMIC_RELAXED) % count, no = 0;
-        uint8_t *state = (uint8_t *)array + at * size;
-        if (__atomic_compare_exchange_n((uint32_t *)state, &no, 1, false, __ATOMIC_ACQ_REL,
-                                        __ATOMIC_RELAXED))
-            return state;
+    if (mapped >= pool->most)
+        return false;
+    void **place = (void **)&pool->pieces[mapped / ST_VERBS_PIECE];
+    if (!map_at(place, (size_t)ST_VERBS_PIECE * pool->size))
+        return false;
+    __atomic_compare_exchange_n(&pool->mapped, &mapped, mapped + ST_VERBS_PIECE, false,
+                                __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+    return true;
+}
+
+void *st_verbs_state(struct st_verbs_pool *pool)
+{
+    bool full = __atomic_load_n(&pool->full, __ATOMIC_ACQUIRE);
+    uint32_t mapped = __atomic_load_n(&pool->mapped, __ATOMIC_ACQUIRE);
+    if (!full && 2 * __atomic_load_n(&pool->used, __ATOMIC_RELAXED) >= mapped &&
+        grow(pool, mapped))
+        mapped = __atomic_load_n(&pool->mapped, __ATOMIC_ACQUIRE);
+    for (uint32_t i = 0; i < mapped && !full; i++) {
+        uint32_t at = __atomic_fetch_add(&pool->turn, 1, __ATOMIC_RELAXED) % mapped, no = 0;
+        uint32_t *state = st_verbs_state_at(pool, at);
+        if (!__atomic_compare_exchange_n(state, &no, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+            continue;
+        __atomic_fetch_add(&pool->used, 1, __ATOMIC_RELAXED);
+        return state;
     }
     __atomic_store_n(&pool->full, true, __ATOMIC_RELEASE);
     st_lost("verbs: more objects at once than can be traced", 1);
@@ -100,6 +159,7 @@ void *st_verbs_state(void *array, struct st_verbs_pool *pool, uint32_t count, si
 void st_verbs_state_give(void *state, struct st_verbs_pool *pool)
 {
     __atomic_store_n((uint32_t *)state, 0, __ATOMIC_RELEASE);
+    __atomic_fetch_sub(&pool->used, 1, __ATOMIC_RELAXED);
     if (ST_UNLIKELY(__atomic_load_n(&pool->full, __ATOMIC_ACQUIRE)))
         __atomic_store_n(&pool->full, false, __ATOMIC_RELEASE);
 }

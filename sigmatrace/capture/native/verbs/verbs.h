@@ -23,6 +23,17 @@ extern bool st_verbs_on, st_verbs_full, st_verbs_timed;
 
 static inline uint64_t st_verbs_now(void) { return st_verbs_timed ? st_now() : 0; }
 
+/* The n-th child of a child; what is described belongs to one process, and the next one's file says
+ * it anew when it is used there. */
+extern uint32_t st_verbs_life;
+/* Was it described in this process? False: it is to be, by the caller. */
+static inline bool st_verbs_told(uint32_t *life)
+{
+    uint32_t now = st_verbs_life;
+    return ST_LIKELY(__atomic_load_n(life, __ATOMIC_RELAXED) == now) ||
+           __atomic_exchange_n(life, now, __ATOMIC_RELAXED) == now;
+}
+
 /* --- library.c: numbers for the `call` field ------------------------------------------------- */
 
 enum st_verbs_call {
@@ -101,17 +112,27 @@ enum st_verbs_table { ST_VERBS_HOT, ST_VERBS_NUMBERS, ST_VERBS_COLD, ST_VERBS_TA
 #define ST_VERBS_QPS (ST_HANDLES / 2)
 #define ST_VERBS_CQS (1u << 14)
 #define ST_VERBS_SRQS (1u << 12)
-extern struct st_handle_table st_verbs_tables[ST_VERBS_TABLES];
+extern struct st_handle_table st_verbs_hot;
+extern struct st_handle_table *st_verbs_others[ST_VERBS_TABLES]; /* NULL until something is in it */
+
+static inline struct st_handle_table *st_verbs_table(enum st_verbs_table table)
+{
+    return table == ST_VERBS_HOT ? &st_verbs_hot
+                                 : __atomic_load_n(&st_verbs_others[table], __ATOMIC_ACQUIRE);
+}
 
 static inline void *st_verbs_find(enum st_verbs_table table, const void *handle)
 {
-    struct st_handle *home = st_handle_at(&st_verbs_tables[table], (uintptr_t)handle, 0);
+    struct st_handle_table *in = st_verbs_table(table);
+    if (ST_UNLIKELY(!in))
+        return NULL;
+    struct st_handle *home = st_handle_at(in, (uintptr_t)handle, 0);
     if (ST_LIKELY(__atomic_load_n(&home->handle, __ATOMIC_ACQUIRE) == (uintptr_t)handle)) {
         void *value = __atomic_load_n(&home->value, __ATOMIC_ACQUIRE);
         if (ST_LIKELY(value != NULL))
             return value;
     }
-    return st_handle_find(&st_verbs_tables[table], handle);
+    return st_handle_find(in, handle);
 }
 
 /* Adds, or replaces what an object of this address left behind. False: full, and counted. */
@@ -122,8 +143,15 @@ void *st_verbs_take(enum st_verbs_table table, const void *handle);
  * removed so, afterwards, as it may refuse to end it; its address may by then be another's. */
 static inline bool st_verbs_remove(enum st_verbs_table table, const void *handle, void *value)
 {
-    return st_handle_remove(&st_verbs_tables[table], handle, value);
+    struct st_handle_table *in = st_verbs_table(table);
+    return in && st_handle_remove(in, handle, value);
 }
+
+/* What there was no room for stays untraced to its end: it is not taken in when it is named again, as
+ * its numbers would begin in the midst. */
+void st_verbs_leave_out(const void *handle);
+bool st_verbs_left_out(const void *handle);
+void st_verbs_left_out_ended(const void *handle);
 
 /* Of what has no state but an object's id: asked before the library ends it. */
 struct st_verbs_ending {
@@ -150,18 +178,31 @@ enum st_verbs_making {
 bool st_verbs_make_begin(enum st_verbs_making what, const void *handle);
 void st_verbs_make_end(enum st_verbs_making what, const void *handle);
 
-/* A state from an array of `count` states of `size` bytes, each beginning with its `taken`
- * word; NULL when all are in use (counted). It holds what its former user left in it. They are
- * taken in turn, so that one that was given back rests before it is used again. */
+/* States of one kind: each begins with its `taken` word. Their memory comes in pieces when it is
+ * needed, so that a process without any has none to lock (mlockall), and is never given back. */
+#define ST_VERBS_PIECE 256u
 struct st_verbs_pool {
-    uint32_t turn;
+    uint32_t size, most; /* bytes of a state; states, of which there may be 65536 */
+    uint32_t turn, used, mapped;
     bool full; /* since the last one was given back */
+    uint8_t *pieces[ST_VERBS_QPS / ST_VERBS_PIECE];
 };
-void *st_verbs_state(void *array, struct st_verbs_pool *pool, uint32_t count, size_t size);
+/* A free one; NULL when all are in use (counted). It holds what its former user left in it. They are
+ * taken in turn, at least half of them free, so that one that was given back rests before it is used
+ * again. */
+void *st_verbs_state(struct st_verbs_pool *pool);
 void st_verbs_state_give(void *state, struct st_verbs_pool *pool);
+/* The i-th one, used or not; NULL from the first one on that there is not. */
+static inline void *st_verbs_state_at(const struct st_verbs_pool *pool, uint32_t i)
+{
+    if (i >= __atomic_load_n(&pool->mapped, __ATOMIC_ACQUIRE))
+        return NULL;
+    return pool->pieces[i / ST_VERBS_PIECE] + (size_t)(i % ST_VERBS_PIECE) * pool->size;
+}
 
 /* In the child of a fork everything is counted from 0, as the core does with its channels. */
 void st_verbs_makings_forked(void);
+void st_verbs_devices_forked(void);
 void st_verbs_qps_forked(void);
 void st_verbs_queues_forked(void);
 
@@ -173,7 +214,7 @@ void st_verbs_queues_forked(void);
     X(alloc_parent_domain) X(open_xrcd) X(close_xrcd)
 
 struct st_verbs_context {
-    uint32_t taken, index;
+    uint32_t taken, index, life;
     uint32_t device; /* object id */
     struct ibv_context *handle;
     struct st_verbs_library *library;
@@ -188,6 +229,8 @@ enum st_verbs_poll { ST_VERBS_POLL_EMPTY, ST_VERBS_POLL_SOME, ST_VERBS_POLL_FAIL
 
 struct st_verbs_cq {
     uint32_t taken, id;
+    struct ibv_cq *handle;
+    uint32_t life;
     uint32_t srqn, xrc_srqs; /* of the XRC receive queues that complete here: number, how many */
     bool xrc_mixed;          /* several at once: a completion does not tell which */
     int (*poll_cq)(struct ibv_cq *, int, struct ibv_wc *);
@@ -201,8 +244,12 @@ struct st_verbs_cq {
 
 struct st_verbs_srq {
     uint32_t taken, id;
-    uint32_t posted;
+    uint32_t posted, life;
+    struct ibv_srq *handle;
+    struct st_verbs_context *context;
+    struct ibv_srq_init_attr_ex attr; /* its mask has been applied */
     struct st_verbs_cq *xrc_cq; /* XRC: where it completes */
+    uint64_t *seen;             /* mode full: st_verbs_shared_put; NULL: there is no memory */
     int (*post_srq_recv)(struct ibv_srq *, struct ibv_recv_wr *, struct ibv_recv_wr **);
 };
 
@@ -227,6 +274,7 @@ struct st_verbs_extended;
 
 struct st_verbs_qp {
     uint32_t taken, id; /* object of the present connection */
+    uint32_t life;
     int (*post_send)(struct ibv_qp *, struct ibv_send_wr *, struct ibv_send_wr **);
     struct st_channel *message, *one_sided, *in; /* connected; NULL until used */
     struct st_verbs_queue send, receive;
@@ -241,16 +289,28 @@ struct st_verbs_qp {
     struct ibv_qp *handle;
     enum ibv_qp_type type;
     enum ibv_qp_state now;
-    uint32_t pd, xrcd; /* object ids, 0: none */
+    uint32_t pd; /* object id, 0: none */
+    struct ibv_xrcd *xrcd;
     int (*post_recv)(struct ibv_qp *, struct ibv_recv_wr *, struct ibv_recv_wr **);
     uint64_t send_ops;  /* as asked for at creation */
     uint32_t max_send, max_receive;
     struct st_verbs_extended *extended;
 };
 
+/* qp.c: a queue pair that a child inherited is a connection of its own there, from 0. */
+void st_verbs_qp_inherited(struct st_verbs_qp *qp);
+
+static inline struct st_verbs_qp *st_verbs_qp_in(enum st_verbs_table table, const void *handle)
+{
+    struct st_verbs_qp *qp = st_verbs_find(table, handle);
+    if (qp && ST_UNLIKELY(__atomic_load_n(&qp->life, __ATOMIC_ACQUIRE) != st_verbs_life))
+        st_verbs_qp_inherited(qp);
+    return qp;
+}
+
 static inline struct st_verbs_qp *st_verbs_qp_of(const struct ibv_qp *qp)
 {
-    return st_verbs_find(ST_VERBS_HOT, qp);
+    return st_verbs_qp_in(ST_VERBS_HOT, qp);
 }
 
 /* The handle of a queue pair's number: no address has the highest bit. */
@@ -262,7 +322,9 @@ static inline const void *st_verbs_number(const struct st_verbs_context *context
 
 /* --- context.c --------------------------------------------------------------------------------- */
 
-/* The state of a context; made when it was opened behind our back. NULL: not traced. */
+/* The state of a context, if there is one. Its device is described in this process. */
+struct st_verbs_context *st_verbs_context_known(struct ibv_context *context);
+/* The same; made when it was opened behind our back. NULL: not traced. */
 struct st_verbs_context *st_verbs_context_of(struct ibv_context *context, const void *caller);
 /* The provider's own functions, for a call on an object that has no state, as it is one too many or
  * its device is not traced; counted. NULL: they are not known. */
@@ -293,7 +355,7 @@ uint32_t st_verbs_lid(struct st_verbs_context *context, uint32_t port);
         context = NULL;
 /* The same of a function in a context's table: `context` has the provider's own. */
 #define ST_VERBS_ENTER_TABLE(handle, none)                                                         \
-    struct st_verbs_context *context = st_verbs_find(ST_VERBS_HOT, handle);                        \
+    struct st_verbs_context *context = st_verbs_context_known(handle);                             \
     if (!context) {                                                                                \
         errno = ENOSYS;                                                                            \
         return none;                                                                               \
@@ -312,6 +374,12 @@ uint32_t st_verbs_lid(struct st_verbs_context *context, uint32_t port);
 uint32_t st_verbs_pd(struct ibv_pd *pd, struct st_verbs_context *context);
 uint32_t st_verbs_xrcd(struct ibv_xrcd *xrcd, struct st_verbs_context *context);
 uint32_t st_verbs_channel(struct ibv_comp_channel *channel, struct st_verbs_context *context);
+
+/* The object of an address handle; 0 when it is not known. */
+static inline uint32_t st_verbs_ah(const struct ibv_ah *ah)
+{
+    return (uint32_t)(uintptr_t)st_verbs_find(ST_VERBS_COLD, ah);
+}
 
 /* --- domain.c, queue.c, qp.c, memory.c, window.c: functions for a context's table ---------------- */
 
@@ -335,6 +403,9 @@ int st_verbs_poll_cq(struct ibv_cq *, int, struct ibv_wc *);
 
 /* The state of a completion queue; made when it was created behind our back, or NULL. */
 struct st_verbs_cq *st_verbs_cq_of(struct ibv_cq *cq);
+/* The object of a queue, described in this process; 0 of NULL. */
+uint32_t st_verbs_cq_id(struct st_verbs_cq *state);
+uint32_t st_verbs_srq_id(struct st_verbs_srq *state);
 /* Wraps the polling of an extended completion queue. */
 void st_verbs_cq_extend(struct ibv_cq_ex *cq, struct st_verbs_cq *state);
 /* The state of a queue pair, made when it was created behind our back, or NULL. */
@@ -347,88 +418,9 @@ void st_verbs_qp_unextend(struct st_verbs_qp *state);
 /* --- connection.c ---------------------------------------------------------------------------------- */
 
 void st_verbs_connection_begin(struct st_verbs_qp *state, enum ibv_qp_state now);
+/* What is known of a connection that was made elsewhere: attributes as a query tells them. */
+void st_verbs_connection_known(struct st_verbs_qp *state, const struct ibv_qp_attr *attr);
 /* `t_tsc`: before the call that ended it, as the number may be given to another at once. */
 void st_verbs_connection_end(struct st_verbs_qp *state, uint64_t t_tsc);
-
-/* --- outstanding.c --------------------------------------------------------------------------------- */
-
-/* Room for what may be outstanding; forgets what was. */
-void st_verbs_queue_begin(struct st_verbs_queue *queue, uint32_t size);
-
-/* Takes the positions of `count` requests that are about to be posted. */
-static inline uint32_t st_verbs_positions(struct st_verbs_queue *queue, uint32_t count)
-{
-    return __atomic_fetch_add(&queue->posted, count, __ATOMIC_RELAXED);
-}
-
-static inline void st_verbs_outstanding(struct st_verbs_queue *queue, uint32_t position,
-                                        uint64_t t_tsc, uint64_t wr_id, uint8_t opcode,
-                                        bool signaled)
-{
-    struct st_verbs_request *r = &queue->requests[position & queue->mask];
-    /* Others may look for theirs here: until its position is there, it is not written down. */
-    __atomic_store_n(&r->position, ST_NO_POSITION, __ATOMIC_RELAXED);
-    __atomic_thread_fence(__ATOMIC_RELEASE);
-    r->wr_id = wr_id;
-    r->t_tsc = t_tsc;
-    r->opcode = opcode;
-    r->signaled = signaled;
-    r->done = false;
-    __atomic_store_n(&r->position, position, __ATOMIC_RELEASE);
-}
-
-/* The provider took only `accepted` of `count` requests from `position` on. */
-void st_verbs_refused(struct st_verbs_queue *queue, uint32_t position, uint32_t count,
-                      uint32_t accepted);
-
-struct st_verbs_match {
-    uint32_t position, first;
-    uint64_t posted_tsc;
-    uint8_t opcode;
-};
-#define ST_VERBS_NO_MATCH {ST_NO_POSITION, ST_NO_POSITION, 0, ST_OPCODE_RECEIVE}
-/* Finds the request of a completion and retires it; false when it cannot be told which it is
- * (`match` then says "not known"). `several`: threads post or poll at once, so that numbers and
- * completions may come in another order. */
-bool st_verbs_retire(struct st_verbs_queue *queue, uint64_t wr_id, bool failed, bool several,
-                     struct st_verbs_match *match);
-/* Would it be found? */
-bool st_verbs_expects(struct st_verbs_queue *queue, uint64_t wr_id, bool failed);
-
-/* --- send.c ---------------------------------------------------------------------------------------- */
-
-/* A request, however it was posted. */
-struct st_verbs_wr {
-    uint64_t wr_id, raddr, size;
-    union {
-        struct ibv_ah *ah; /* datagrams */
-        struct ibv_mw *mw; /* IBV_WR_BIND_MW */
-    };
-    uint32_t rkey, imm;
-    uint32_t number; /* of the receiver: datagrams, its queue pair; XRC, its shared queue */
-    uint32_t sges;
-    uint64_t length;       /* IBV_WR_BIND_MW */
-    uint32_t access;       /* likewise */
-    uint8_t opcode, flags; /* flags: enum ibv_send_flags */
-};
-/* What is equal for all requests of one call. */
-struct st_verbs_post {
-    struct st_verbs_qp *qp;
-    uint64_t t_tsc;
-    enum st_verbs_call call;
-    uint8_t depth, flags; /* flags of the op record */
-};
-/* Records a request that was accepted. */
-void st_verbs_posted(const struct st_verbs_post *post, const struct st_verbs_wr *wr,
-                     uint32_t position);
-/* ibv_wc_opcode of a request's completion, or ST_OPCODE_UNKNOWN. */
-uint8_t st_verbs_wc_opcode(uint8_t wr_opcode);
-
-/* --- window.c ---------------------------------------------------------------------------------------- */
-
-/* A window is bound; to nothing where `length` is 0. */
-void st_verbs_window_bound(struct st_verbs_context *context, struct ibv_mw *mw, uint32_t rkey,
-                           uint64_t address, uint64_t length, uint32_t access);
-void st_verbs_window_invalidated(struct st_verbs_context *context, uint32_t rkey);
 
 #endif

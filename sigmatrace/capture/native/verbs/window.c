@@ -3,7 +3,7 @@
  *
  * A window is known by its handle and, as what invalidates it names only this, by its key. Both
  * lead to the same object; the key's entry is there as long as the object lives. */
-#include "verbs.h"
+#include "requests.h"
 
 /* The handle of a key: no address has the two highest bits. */
 static const void *key_of(const struct st_verbs_context *context, uint32_t rkey)
@@ -33,36 +33,33 @@ static void window_ended(struct st_verbs_context *context, void *packed, uint64_
         st_verbs_closed("memory", id, t_tsc);
 }
 
-static void describe(uint32_t id, struct st_verbs_context *context, struct ibv_mw *mw,
-                     uint32_t rkey, uint64_t address, uint64_t length, uint32_t access)
+static void describe(uint32_t id, struct st_verbs_context *context, const struct st_verbs_wr *wr)
 {
     struct st_object o;
-    uint32_t pd = st_verbs_pd(mw->pd, context);
     st_object_begin(&o, "memory", id);
     st_object_str(&o, "layer", "verbs");
     st_object_str(&o, "kind", "window");
     st_object_u64(&o, "device", context->device);
-    st_object_u64(&o, "pd", pd);
-    st_object_u64(&o, "address", address);
-    st_object_u64(&o, "length_bytes", length);
-    st_object_u64(&o, "key", rkey);
-    st_object_u64(&o, "access", access);
-    if (access & IBV_ACCESS_ZERO_BASED)
+    st_object_u64(&o, "pd", wr->pd);
+    st_object_u64(&o, "address", wr->raddr);
+    st_object_u64(&o, "length_bytes", wr->length);
+    st_object_u64(&o, "key", wr->rkey);
+    st_object_u64(&o, "access", wr->access);
+    if (wr->access & IBV_ACCESS_ZERO_BASED)
         st_object_u64(&o, "iova", 0);
     st_object_end(&o);
 }
 
-void st_verbs_window_bound(struct st_verbs_context *context, struct ibv_mw *mw, uint32_t rkey,
-                           uint64_t address, uint64_t length, uint32_t access)
+void st_verbs_window_bound(struct st_verbs_context *context, const struct st_verbs_wr *wr)
 {
     int saved = errno;
-    window_ended(context, st_verbs_take(ST_VERBS_COLD, mw), st_now());
-    if (length) {
+    window_ended(context, st_verbs_take(ST_VERBS_COLD, wr->mw), st_now());
+    if (wr->length) {
         uint32_t id = st_object_id();
-        key_ended(context, rkey); /* of a window that was freed behind our back */
-        describe(id, context, mw, rkey, address, length, access);
-        st_verbs_put(ST_VERBS_COLD, key_of(context, rkey), (void *)(uintptr_t)id);
-        st_verbs_put(ST_VERBS_COLD, mw, pack(rkey, id));
+        key_ended(context, wr->rkey); /* of a window that was freed behind our back */
+        describe(id, context, wr);
+        st_verbs_put(ST_VERBS_COLD, key_of(context, wr->rkey), (void *)(uintptr_t)id);
+        st_verbs_put(ST_VERBS_COLD, wr->mw, pack(wr->rkey, id));
     }
     errno = saved;
 }
