@@ -33,7 +33,8 @@ def text(
         hints: How to open them, by exporter.
         out: Folder of the output.
     """
-    lines = [*_events(run, book), *_absent(run), *_losses(book), *told, f"output     {out}"]
+    said = [*_events(run, book), *_absent(run), *_losses(book), *told, *_pairs(book)]
+    lines = [*said, f"output     {out}"]
     for name, made in files.items():
         lines += [f"  {path}" for path in made]
         if name in hints:
@@ -72,6 +73,14 @@ def _absent(run: Run) -> Iterator[str]:
         few = ", ".join(map(str, absent[:SHOWN])) + (", ..." if len(absent) > SHOWN else "")
         there = count_text(world - len(absent))
         yield f"ranks      {there} of {count_text(world)} have a file; rank {few} has none"
+
+
+def _pairs(book: Mapping[str, Any]) -> Iterator[str]:
+    """Say what the exchange ``messages`` found that cannot be: it has no lines of its own."""
+    found = book["stages"].get("messages", {})
+    if found.get("sizes_differ"):
+        which = f"{count_text(found['sizes_differ'])} of {counted(found['messages'], 'message')}"
+        yield f"pairs      {which} of another size at the other end"
 
 
 def _losses(book: Mapping[str, Any]) -> Iterator[str]:
