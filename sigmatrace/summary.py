@@ -88,6 +88,8 @@ def _losses(book: Mapping[str, Any]) -> Iterator[str]:
     yield f"lost       {'; '.join(found) if found else 'nothing'}"
     if ledger.is_torn(book):
         yield "             unmatched messages and peers not traced below may come from that"
+    if ledger.lacks(book, ("request", "cqe")):
+        yield "             requests below are counted as far as the records that are left tell"
     recovered = [
         f"{count_text(count)} {name} records"
         for name, one in book["records"].items()

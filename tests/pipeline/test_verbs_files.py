@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgpack
 import pyarrow.compute as pc
 import pytest
 
@@ -88,6 +89,42 @@ def test_completions_are_counted_without_the_owners_of_memory(tmp_path):
     assert result.ledger["balanced"]
     [queue] = result.tables["queues"].filter(pc.field("cqes") > 0).to_pylist()
     assert (queue["requests"], queue["cqes"], queue["retired"]) == (2, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("schema", "done"),
+    [
+        (Schema.REQUEST, "completed  5 of 5 send requests, 0 outstanding; 5 of 5 posted receives"),
+        (Schema.CQE, "completed  0 of 5 send requests, 5 outstanding; 5 of 5 posted receives"),
+    ],
+)
+def test_a_damaged_chunk_keeps_the_ledger_balanced_and_the_summary_true(tmp_path, schema, done):
+    (tmp_path / "run").mkdir()
+    posts = [1000 + 100 * k for k in range(5)]
+    rank_file(tmp_path / "run", 0, 0x11, 0x12, posts, [])
+    rank_file(tmp_path / "run", 1, 0x12, 0x11, [], posts)
+    path = next((tmp_path / "run").glob("*-100-*"))
+    flip_in_chunk(path, schema)
+    result = api.run(tmp_path / "run", export=["perfetto", "csv"], out=tmp_path / "out")
+    assert result.ledger["balanced"] and not result.ledger["lossless"]
+    assert f"5 {schema.name.lower()} records damaged" in result.text()
+    assert done in result.text()
+    assert "requests below are counted as far as the records that are left tell" in result.text()
+    if schema == Schema.CQE:  # receives alone, of which no post was timed
+        rows = (result.out / "csv/latencies.csv").read_text().splitlines()
+        assert ',5,320,0,0,,,"' in rows[1] and len(rows) == 2
+
+
+def flip_in_chunk(path, schema):
+    """Flip a bit in the first chunk of a schema: at the end of its records."""
+    data, at = bytearray(path.read_bytes()), 0
+    while True:
+        end = at + 17 + int.from_bytes(data[at + 13 : at + 17], "big")
+        if data[at + 11] == 1 and msgpack.unpackb(data[at + 17 : end])["schema"] == schema:
+            data[end - 10] ^= 1
+            path.write_bytes(data)
+            return
+        at = end
 
 
 @pytest.mark.parametrize("kind", ["uc", "rc"])
