@@ -67,6 +67,7 @@ class Sent:
             is not compared either.
         starts: Numbers of the first packets of the queue pairs that sent, ``UNKNOWN_PSN`` for what
             the trace does not know.
+        qpns: Numbers of the queue pairs that sent.
         first_ns: When the first message was sent, by the trace; None where it has no times.
         last_ns: When the last one was.
     """
@@ -76,6 +77,7 @@ class Sent:
     connections: int = 0
     is_ordered: bool = True
     starts: set[int] = field(default_factory=set)
+    qpns: set[int] = field(default_factory=set)
     first_ns: int | None = None
     last_ns: int | None = None
 
@@ -162,20 +164,36 @@ def compare(
     """
     captured: dict[Key, list[Flow]] = defaultdict(list)
     seen = set()
+    answers: dict[Key, list[int]] = defaultdict(list)
     for flow in flows:
         key = Key(place(flow.source), place(flow.destination), flow.qpn)
         seen.add(frozenset(key[:2]))
+        if flow.answered is not None:
+            answers[key].append(flow.answered)
         if flow.qpn != MANAGEMENT_QPN:
             captured[key].append(flow)
     keys = dict.fromkeys([*sent, *(key for key, found in captured.items() if _any(found))])
-    return [
-        _judged(
-            *(key, sent.get(key), captured.get(key, []), frozenset(key[:2]) in seen),
-            *(None if is_cut else until_ns,),
-        )
-        for key in keys
-        if _any(captured.get(key, [])) or sent[key].amounts
-    ]
+    result = []
+    for key in keys:
+        one, found = sent.get(key), captured.get(key, [])
+        if _any(found) or (one and one.amounts):
+            back = [Key(key.destination, key.source, qpn) for qpn in (one.qpns if one else ())]
+            answered = [psn for other in back for psn in answers[other]]
+            extent = None if is_cut else _Extent(until_ns, answered)
+            result.append(_judged(key, one, found, frozenset(key[:2]) in seen, extent))
+    return result
+
+
+class _Extent(NamedTuple):
+    """How far a capture is known to go.
+
+    Attributes:
+        until_ns: When its last packet was seen.
+        answered: Of a flow, the last numbers that were acknowledged or answered.
+    """
+
+    until_ns: int
+    answered: Sequence[int]
 
 
 def _any(flows: Sequence[Flow]) -> bool:
@@ -189,7 +207,7 @@ def _holes(flow: Flow) -> int:
 
 
 def _judged(
-    key: Key, sent: Sent | None, flows: Sequence[Flow], is_seen: bool, until_ns: int | None
+    key: Key, sent: Sent | None, flows: Sequence[Flow], is_seen: bool, extent: _Extent | None
 ) -> Compared:
     """Compares a flow.
 
@@ -201,7 +219,7 @@ def _judged(
         sent: By the trace.
         flows: By the capture.
         is_seen: There are packets between the two places.
-        until_ns: How far the capture goes; None: what is not there may have been on the wire.
+        extent: How far the capture goes; None: what is not there may have been on the wire.
     """
     on_wire = _amounts(message for flow in flows for message in flow.messages)
     if sent is None:
@@ -216,7 +234,7 @@ def _judged(
     if not _shows_more(sent, flows, on_wire):
         if sent.amounts == on_wire and at < 0:
             verdict = Verdict.EQUAL
-        elif _is_mixed(sent, flows) or (fewer and not _is_whole(sent, flows, until_ns)):
+        elif _is_mixed(sent, flows) or (fewer and not _is_whole(sent, flows, extent)):
             verdict = Verdict.NOT_WHOLE
     return Compared(key, verdict, sent.amounts, on_wire, requests, at)
 
@@ -250,15 +268,15 @@ def _is_mixed(sent: Sent, flows: Sequence[Flow]) -> bool:
     return any(flow.contradicting or flow.unsure_mtu or (again and flow.repeated) for flow in flows)
 
 
-def _is_whole(sent: Sent, flows: Sequence[Flow], until_ns: int | None) -> bool:
+def _is_whole(sent: Sent, flows: Sequence[Flow], extent: _Extent | None) -> bool:
     """Whether the capture is proven to have all packets of a flow.
 
     It has the first packet of each queue pair that sent, no gap behind it, nothing in parts or not
-    decoded; and from the first message on it lasts as long as the trace was sending. (Times are
-    compared as durations, so that clocks need not agree.)
+    decoded, no answer to a packet behind the last one; and from the first message on it lasts as
+    long as the trace was sending. (Times are compared as durations, so that clocks need not agree.)
     """
     times = [message.time_ns for flow in flows for message in flow.messages]
-    if until_ns is None or not times or sent.first_ns is None or sent.last_ns is None:
+    if extent is None or not times or sent.first_ns is None or sent.last_ns is None:
         return False
     if any(_holes(flow) for flow in flows):
         return False
@@ -267,8 +285,18 @@ def _is_whole(sent: Sent, flows: Sequence[Flow], until_ns: int | None) -> bool:
     is_begun = all(
         any((start - first) % _PSNS < stop - first for first, stop in runs) for start in sent.starts
     )
-    is_long = until_ns - min(times) >= sent.last_ns - sent.first_ns
-    return begins <= sent.starts and is_begun and is_long and UNKNOWN_PSN not in sent.starts
+    if UNKNOWN_PSN in sent.starts or not (is_begun and begins <= sent.starts):
+        return False
+    # Of several connections an answer may be to an earlier one, whose numbers may lie anywhere.
+    last = max(stop for _, stop in runs)
+    if sent.connections == 1 and any(_ahead(psn, last) >= 0 for psn in extent.answered):
+        return False
+    return extent.until_ns - min(times) >= sent.last_ns - sent.first_ns
+
+
+def _ahead(psn: int, other: int) -> int:
+    """How far a sequence number is ahead of another one; negative: behind."""
+    return (psn - other + _PSNS // 2) % _PSNS - _PSNS // 2
 
 
 def _amounts(messages: Iterable[Message]) -> dict[Op, Total]:

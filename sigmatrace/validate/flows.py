@@ -94,6 +94,7 @@ class Flow:
         responses: Response packets to requests of the other direction, each PSN once.
         response_bytes: Payload of them.
         repeated_responses: Those that came again.
+        answered: PSN of the last request of the other direction that was acknowledged or answered.
         refusals: Negative acknowledgements of requests of the other direction, by syndrome;
             "receiver not ready" is 0x20 to 0x3f.
     """
@@ -114,6 +115,7 @@ class Flow:
     responses: int = 0
     response_bytes: int = 0
     repeated_responses: int = 0
+    answered: int | None = None
     refusals: Counter[int] = field(default_factory=Counter)
 
     def totals(self) -> dict[str, Total]:
@@ -183,13 +185,13 @@ class _Unwrapper:
     """24-bit sequence numbers as numbers that go on: each is taken near the highest before it."""
 
     def __init__(self) -> None:
-        self._highest: int | None = None
+        self.highest = -1  # none yet
 
     def unwrap(self, psn: int) -> int:
-        if self._highest is None:
-            self._highest = psn
-        value = self._highest + ((psn - self._highest + _HALF) & (2 * _HALF - 1)) - _HALF
-        self._highest = max(self._highest, value)
+        if self.highest < 0:
+            self.highest = psn
+        value = self.highest + ((psn - self.highest + _HALF) & (2 * _HALF - 1)) - _HALF
+        self.highest = max(self.highest, value)
         return value
 
 
@@ -226,7 +228,7 @@ class _Builder:
         self.requests: dict[int, Packet] = {}
         self.read_sizes: dict[int, set[int]] = {}  # PSN: payloads of first packets of responses
         self.sizes: set[int] = set()  # payloads of packets that are not the last of a message
-        self._request_psn, self._response_psn = _Unwrapper(), _Unwrapper()
+        self._request_psn, self._response_psn, self._answer_psn = (_Unwrapper() for _ in range(3))
         self._responses: set[int] = set()
 
     def take(self, packet: Packet) -> None:
@@ -254,9 +256,13 @@ class _Builder:
 
     def _take_response(self, packet: Packet) -> None:
         flow = self.flow
-        if packet.op is BthOpcode.ACKNOWLEDGE:
-            if ((packet.syndrome or 0) >> 5) & 3 in (_NAK, _RNR_NAK):
-                flow.refusals[packet.syndrome or 0] += 1
+        is_acknowledgement = packet.op is BthOpcode.ACKNOWLEDGE
+        if is_acknowledgement and ((packet.syndrome or 0) >> 5) & 3 in (_NAK, _RNR_NAK):
+            flow.refusals[packet.syndrome or 0] += 1
+            return
+        self._answer_psn.unwrap(packet.psn)
+        flow.answered = self._answer_psn.highest
+        if is_acknowledgement:
             return
         if packet.op is BthOpcode.READ_RESPONSE_FIRST:
             self.read_sizes.setdefault(packet.psn, set()).add(packet.payload)

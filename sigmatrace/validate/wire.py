@@ -130,6 +130,7 @@ class Wire(Stage):
             "peer_place": "str",
             "peer_qpn": "u4",
             "sq_psn": "i8",
+            "qpn": "u4",
         },
         "addresses": {"proc": "i4", "av": "u4", "addr": "u8", "place": "str", "qpn": "u4"},
         "gids": {"index": "u4", "gid": "str", "place": "str"},
@@ -287,11 +288,11 @@ class Flows:
     def __init__(self, run: Run, places: Places) -> None:
         self._run, self._places = run, places
         self._from: dict[tuple[int, int], str] = {}
-        self._starts: dict[tuple[int, int], int] = {}
+        self._numbers: dict[tuple[int, int], tuple[int, int]] = {}
         self._connected: dict[tuple[int, int], Key] = {}
         for row in _verbs(run, "endpoints"):
             at = row["proc"], row["object"]
-            self._from[at], self._starts[at] = row["place"], row["sq_psn"]
+            self._from[at], self._numbers[at] = row["place"], (row["sq_psn"], row["qpn"])
             if (key := self._key(at, row["peer_place"], row["peer_qpn"])) is not None:
                 self._connected[at] = key
         self._datagrams = {
@@ -314,7 +315,9 @@ class Flows:
                 found[flow].is_ordered &= not row["uncertain"]
                 found[flow].between(row["first_ns"], row["last_ns"])
                 at = channel["proc"], channel["object"]
-                found[flow].starts.add(self._starts.get(at, UNKNOWN_PSN))
+                start, qpn = self._numbers.get(at, (UNKNOWN_PSN, 0))
+                found[flow].starts.add(start)
+                found[flow].qpns.add(qpn)
         self._add_requests(found, seen.requests)
         return dict(found)
 

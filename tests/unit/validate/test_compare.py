@@ -134,6 +134,24 @@ def test_less_on_the_wire_differs_where_the_capture_lasts(first, last, verdict):
     assert only({KEY: sent}, flow(send(10), runs=[(0, 1)]), until_ns=5).verdict is verdict
 
 
+@pytest.mark.parametrize(
+    ("answered", "qpn", "verdict"),
+    [
+        (0, 0x22, Verdict.DIFFERS),  # to the only packet
+        (1, 0x22, Verdict.NOT_WHOLE),  # to one that is not there
+        (2**24 - 3, 0x22, Verdict.DIFFERS),
+        (1, 0x23, Verdict.DIFFERS),  # another queue pair's
+    ],
+)
+def test_an_answer_shows_that_a_packet_was_on_the_wire(answered, qpn, verdict):
+    sent = proven(Sent({Op.SEND: Total(2, 20)}, connections=1, qpns={0x22}))
+    back = flow(source="10.0.0.2", destination="10.0.0.1", qpn=qpn, answered=answered)
+    assert only({KEY: sent}, flow(send(10), runs=[(0, 1)]), back).verdict is verdict
+    sent.connections = 2
+    seen = flow(send(10), runs=[(0, 1)])
+    assert only({KEY: sent}, seen, back).verdict is Verdict.DIFFERS
+
+
 def test_more_on_the_wire_differs_in_whatever_is_missing():
     """Counts prove it, parts of messages included."""
     sent = Sent({Op.SEND: Total(2, 20)})

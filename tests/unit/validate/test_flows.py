@@ -293,3 +293,14 @@ def test_numbers_of_datagrams_are_those_of_the_sender(tmp_path: Path) -> None:
     found = captured(tmp_path, frames)
     assert [flow.runs for flow in found.flows] == [[(5, 8), (9, 10)]] * 2 + [[(90, 91)]]
     assert found.until_ns == 4 * 10**9 + 7000
+
+
+def test_the_last_request_that_was_answered(tmp_path: Path) -> None:
+    """By an acknowledgement or a response; a refusal says nothing of what came before it."""
+    back = {"source": B, "destination": A, "qpn": 0x22}
+    good, bad = wire.ACKNOWLEDGED, wire.number(0x60 << 24)
+    ack = [packet(wire.ACK, psn, headers=good, **back) for psn in ((1 << 24) - 1, 3, 2)]
+    refused = packet(wire.ACK, 9, headers=bad, **back)
+    for frames, last in (([*ack, refused], 3), ([refused], None), (response(4, 3000), 6)):
+        answered = only_flow(tmp_path, frames).answered
+        assert (answered if answered is None else answered % (1 << 24)) == last
