@@ -93,6 +93,20 @@ INDEX_TABLES: Columns = {
         "born_tsc": "u8",
         "gone_tsc": "u8",
     },
+    "gpus": {"proc": "i4", "object": "u4", "ordinal": "u4", "name": "str"},
+    # Queue pairs of layer mlx5dv: `gpu`, object in whose memory the queue lies (0: the host's), and
+    # what it said at its end; `told`: whether it did. Slots of 64 bytes: announced by doorbells, of
+    # these overwritten before the copy, and not copied.
+    "gpu_queues": {
+        "proc": "i4",
+        "object": "u4",
+        "gpu": "u4",
+        "told": "bool",
+        "doorbells": "u8",
+        "slots": "u8",
+        "invalid_slots": "u8",
+        "uncopied_slots": "u8",
+    },
     # Ports of NICs, by the process that opened them (layer verbs); numa: 2^32-1 when unknown.
     # `place`: what names it where a path has no GID ("" = it has no LID).
     "ports": {
@@ -119,6 +133,10 @@ INDEX_TABLES: Columns = {
         "type": "str",
         "place": "str",
     },
+    # When a connection of a queue pair entered a state, by the name of the state ("rtr"), last.
+    "qp_transitions": {"proc": "i4", "object": "u4", "t_tsc": "u8", "state": "str"},
+    # The socket addresses between which rdma_cm connected the queue pair `object` ("" = unknown).
+    "qp_sockets": {"proc": "i4", "object": "u4", "local": "str", "remote": "str"},
     # `place` and `qpn`: of queue pairs, as in `endpoints`.
     "addresses": {
         "proc": "i4",
@@ -151,6 +169,9 @@ EVENT_NAMES = {
     Schema.AGGREGATE: "aggregates",
     Schema.REQUEST: "requests",
     Schema.CQE: "cqes",
+    Schema.DOORBELL: "doorbells",
+    Schema.WQE: "wqes",
+    Schema.KERNEL: "kernels",
 }
 """Event table by schema. Channels are not events; the index holds them."""
 
@@ -280,7 +301,9 @@ STAGE_TABLES: Columns = {
     },
     # completion: one row per process, object (ib_qp, ib_srq) and ``trace_format.Queue``. `joined`:
     # completions of a known request; `retired`: requests that they completed. `posted`: requests by
-    # the highest position that any record names; `completed`: those up to the last that completed.
+    # the highest position that any record names; `completed`: those up to the last that completed;
+    # `visible`: whether completions can be seen (not those of queue pairs of layer mlx5dv, whose
+    # positions are slots).
     "queues": {
         "proc": "i4",
         "object": "u4",
@@ -292,6 +315,7 @@ STAGE_TABLES: Columns = {
         "errors": "i8",
         "posted": "i8",
         "completed": "i8",
+        "visible": "bool",
     },
     # completion: from post to completion; `timed` of the `count` completions tell, `min_ns` and
     # `max_ns` are null when none does. opcode: format.md 2.8.
@@ -307,6 +331,32 @@ STAGE_TABLES: Columns = {
         "min_ns": "i8",
         "max_ns": "i8",
     },
+    # doorbell: one row per queue pair of layer mlx5dv. `doorbells` without repetitions (`again`);
+    # `slots`: announced by them, of these in doorbells whose WQEs were `not_read`; `read`: in the
+    # trace, `invalid` ones among them. wqes: decoded from these slots. operations, size_bytes: of
+    # layer mlx5dv. Delays: from seen to forwarded; the least is the limit of i8 without doorbells.
+    "doorbells_by_qp": {
+        "proc": "i4",
+        "object": "u4",
+        "doorbells": "i8",
+        "again": "i8",
+        "synthesized": "i8",
+        "late": "i8",
+        "slots": "i8",
+        "not_read": "i8",
+        "read": "i8",
+        "invalid": "i8",
+        "wqes": "i8",
+        "wqe_bytes": "i8",
+        "operations": "i8",
+        "size_bytes": "i8",
+        "slots_max": "i8",
+        "delay_total_ns": "i8",
+        "delay_min_ns": "i8",
+        "delay_max_ns": "i8",
+    },
+    # doorbell: how many slots a doorbell announces, 2^log2 to 2^(log2 + 1) - 1.
+    "doorbell_batches": {"proc": "i4", "object": "u4", "log2": "i8", "doorbells": "i8"},
     # wire (with validate.pcap): one row per flow and operation. Ends by IP address; qpn: the
     # receiving queue pair; verdict: ``validate.compare.Verdict``.
     "wire_flows": {

@@ -48,6 +48,7 @@ def _events(run: Run, book: Mapping[str, Any]) -> Iterator[str]:
     counts = {name: one["read"] + one["read_open"] for name, one in book["records"].items()}
     shown = {"op": "operation", "completion": "completion", "mark": "mark", "target": "target",
              "request": "verbs request", "cqe": "verbs completion",
+             "doorbell": "doorbell", "wqe": "queue slot", "kernel": "GPU kernel",
              "aggregate": "aggregate row"}  # fmt: skip
     parts = [counted(counts[key], word) for key, word in shown.items() if counts[key]]
     if counts["aggregate"]:

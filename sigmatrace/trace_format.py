@@ -41,6 +41,9 @@ class Schema(IntEnum):
     TARGET = 6
     REQUEST = 7
     CQE = 8
+    DOORBELL = 9
+    WQE = 10
+    KERNEL = 11
 
 
 class Op(IntEnum):
@@ -58,6 +61,7 @@ class Op(IntEnum):
     PUT_DATA = 10
     BIND = 11
     INVALIDATE = 12
+    NOP = 13
 
 
 class OpClass(IntEnum):
@@ -112,6 +116,12 @@ class Layer(IntEnum):
     UCP = 2
     UCT = 3
     VERBS = 4
+    MLX5DV = 5
+    CUDA = 6
+
+
+QUEUE_PAIR_LAYERS = (Layer.VERBS, Layer.MLX5DV)
+"""Layers whose operations go through queue pairs. Memory that either registers is either's."""
 
 
 def layer_text(layer: int) -> str:
@@ -181,7 +191,10 @@ WITH_IMM = frozenset(
 
 
 class WcOpcode(IntEnum):
-    """Opcode of a ``cqe``: ``enum ibv_wc_opcode``, those of receives with bit 7."""
+    """Opcode of a ``cqe``: ``enum ibv_wc_opcode``, those of receives with bit 7.
+
+    UNKNOWN: of an error whose request is not known.
+    """
 
     SEND = 0
     RDMA_WRITE = 1
@@ -193,12 +206,33 @@ class WcOpcode(IntEnum):
     TSO = 7
     FLUSH = 8
     ATOMIC_WRITE = 9
+    UNKNOWN = 127
     RECV = 128
     RECV_RDMA_WITH_IMM = 129
 
 
 NO_POSITION = 2**32 - 1
 """A completion does not tell which request of its queue it completes (``cqes.position``)."""
+
+
+class DoorbellFlag(IntFlag):
+    """Flags of a ``doorbell`` record."""
+
+    SYNTHESIZED = 1
+    AGAIN = 2
+    ALTERNATE = 4
+    BLUEFLAME = 8
+    WAITED = 16
+    LATE = 32
+    NOT_READ = 64
+
+
+class WqeKind(IntEnum):
+    """What a slot of a send queue holds (``wqe`` record)."""
+
+    FIRST = 1
+    FURTHER = 2
+    INVALID = 3
 
 
 class MarkKind(IntEnum):
@@ -242,6 +276,16 @@ RECORDS: dict[Schema, np.dtype] = {
     Schema.CQE: _layout(
         "t_tsc:u8 posted_tsc:u8 wr_id:u8 size_bytes:u4 imm:u4 object:u4 position:u4 first:u4"
         " opcode:u1 status:u1 flags:u1 queue:u1"
+    ),
+    Schema.DOORBELL: _layout(
+        "t_tsc:u8 value:u8 index:u8 uar:u4 qp:u4 slots:u4 delay_tsc:u4 flags:u4 pad:4u1"
+    ),
+    Schema.WQE: _layout(
+        "t_tsc:u8 index:u8 qp:u4 kind:u1 pad:3u1 w0:u8 w1:u8 w2:u8 w3:u8 w4:u8 w5:u8 w6:u8 w7:u8"
+    ),
+    Schema.KERNEL: _layout(
+        "t_tsc:u8 duration_tsc:u8 name:u4 gpu:u4 context:u4 stream:u4 correlation:u4 blocks:u4"
+        " threads:u4 pad:4u1"
     ),
 }
 """Record layouts, packed and little-endian, by schema number."""

@@ -10,8 +10,8 @@ Options
   out=DIR              where the output goes                  default: RUN/sigmatrace-out
   export=NAME          perfetto, json, parquet, csv, matrix; several: export=[perfetto,json]
                                                               default: perfetto
-  stage=[NAME,...]     clock, topology, one_sided, completion, match, traffic (default);
-                       messages (one row per message)
+  stage=[NAME,...]     clock, topology, one_sided, completion, wqe, doorbell, match, traffic
+                       (default); messages (one row per message)
   cluster=NAME         threads, processes, distributed        default: threads
                        cluster.workers=N; distributed: cluster.address=tcp://HOST:PORT
   preset=NAME          summary (json, csv), everything (all exporters)

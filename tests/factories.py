@@ -27,7 +27,7 @@ START_NS = 1_800_000_000_000_000_000
 
 def make_table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> pa.Table:
     """Return a table with these columns; what a row leaves out is 0 or ""."""
-    zero = {name: "" if dtype == "str" else 0 for name, dtype in columns.items()}
+    zero = {name: {"str": "", "bool": False}.get(dtype, 0) for name, dtype in columns.items()}
     filled = [{**zero, **row} for row in rows]
     for row in filled:
         assert set(row) == set(columns), set(row) ^ set(columns)

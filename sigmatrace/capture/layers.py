@@ -37,6 +37,11 @@ _UCP_VERSION = "f=l.ucp_get_version_string; f.restype=c.c_char_p; print(f().deco
 _VERBS_VERSION = (
     "import os; n=os.path.realpath(l._name); print(n.partition('.so.1.')[2].partition('.')[2])"
 )
+_MLX5_VERSION = _VERBS_VERSION
+_CUDA_VERSION = (
+    "v=c.c_int(); l.cuDriverGetVersion(c.byref(v));"
+    " print(f'{v.value // 1000}.{v.value % 1000 // 10}')"
+)
 _OFI_VERSION = "v=l.fi_version(); print(f'{v >> 16}.{v & 65535}')"
 
 LAYERS: dict[str, LayerInfo] = {
@@ -49,6 +54,19 @@ LAYERS: dict[str, LayerInfo] = {
     # Verbs lie below UCX and libfabric: with it, too, each message would be recorded twice.
     "verbs": LayerInfo(
         *("verbs", "libibverbs", "libibverbs.so", "libibverbs-dev"), _VERBS_VERSION, default=False
+    ),
+    # What a GPU starts by itself: for those who ask, as two threads of ours repeat its doorbells.
+    "mlx5dv": LayerInfo(
+        *("gpu", "libmlx5", "libmlx5.so", "libibverbs-dev"),
+        _MLX5_VERSION,
+        default=False,
+        groups=("gpu",),
+    ),
+    "cuda": LayerInfo(
+        *("gpu", "libcuda", "libcuda.so", "libibverbs-dev"),
+        _CUDA_VERSION,
+        default=False,
+        groups=("gpu",),
     ),
 }
 """By the name in ``--layers`` and in traces."""

@@ -13,7 +13,13 @@ from sigmatrace.capture.names.fields import Fields, Objects, binary, integer, of
 from sigmatrace.capture.names.naming import Endpoint, Told
 from sigmatrace.capture.names.ofi import OFI
 from sigmatrace.capture.names.ucx import UCX
-from sigmatrace.capture.names.verbs import VERBS, lid_place, port_prefixes
+from sigmatrace.capture.names.verbs import (
+    VERBS,
+    lid_place,
+    port_prefixes,
+    socket_rows,
+    transition_rows,
+)
 from sigmatrace.capture.tables import rows
 from sigmatrace.trace_format import Layer
 
@@ -24,7 +30,10 @@ _ENDPOINTS: dict[str, Endpoint] = {
 KNOWN_TYPES = frozenset(("library", "thread", "name", "memory", *_ENDPOINTS)).union(
     *(naming.others for naming in _NAMINGS)
 )
-OBJECT_TABLES = ("endpoints", "addresses", "regions", "ports", "gids", "names", "libraries")
+OBJECT_TABLES = (
+    *("endpoints", "addresses", "regions", "gpus", "gpu_queues"),
+    *("ports", "gids", "qp_transitions", "qp_sockets", "names", "libraries"),
+)
 
 
 def object_tables(objects: Objects, channels: np.ndarray, host: str) -> dict[str, pa.Table]:
@@ -44,8 +53,14 @@ def object_tables(objects: Objects, channels: np.ndarray, host: str) -> dict[str
         "endpoints": _rows("endpoints", _endpoint_rows(told)),
         "addresses": _rows("addresses", addresses),
         "regions": _rows("regions", [_region(*x) for x in of_type(objects, "memory").items()]),
+        "gpus": _rows("gpus", [_gpu(*x) for x in of_type(objects, "gpu").items()]),
+        "gpu_queues": _rows(
+            "gpu_queues", [_gpu_queue(*x, objects) for x in of_type(objects, "mlx5_qp").items()]
+        ),
         "ports": _rows("ports", _port_rows(told)),
         "gids": _rows("gids", [_gid_row(x) for x in of_type(objects, "ib_gid").values()]),
+        "qp_transitions": _rows("qp_transitions", transition_rows(objects)),
+        "qp_sockets": _rows("qp_sockets", socket_rows(told)),
         "names": _rows("names", names),
         "libraries": _rows(
             "libraries", [_library_row(x) for x in of_type(objects, "library").values()]
@@ -72,9 +87,12 @@ def _life(fields: Fields) -> tuple[int, int]:
 
 
 def _endpoint_rows(told: Told) -> list[tuple[Any, ...]]:
-    """Name endpoints; connections that have the names of an earlier one are its later lives."""
+    """Name endpoints; connections that have the names of an earlier one are its later lives.
+
+    A queue pair that two layers tell of is one connection in each.
+    """
     result = []
-    lives: Counter[tuple[str, str]] = Counter()
+    lives: Counter[tuple[Layer, str, str]] = Counter()
     for key in sorted(told.objects):
         fields = told.objects[key]
         kind = text(fields, "type")
@@ -84,8 +102,9 @@ def _endpoint_rows(told: Told) -> list[tuple[Any, ...]]:
         local, peer, av, seat, peer_seat, is_lossy, psn = endpoint.ends(key, fields, told)
         owner = integer(fields, endpoint.owner) if endpoint.owner else 0
         names = local, peer, owner, av, integer(fields, "depth", 8)
-        life = lives[local, peer] if local and peer else 0
-        lives[local, peer] += 1
+        connection = endpoint.layer, local, peer
+        life = lives[connection] if local and peer else 0
+        lives[connection] += 1
         times = life, *_life(fields)
         transport = int(is_lossy), psn
         what = key, int(endpoint.layer), kind
@@ -100,6 +119,16 @@ def _region(key: int, fields: Fields) -> tuple[Any, ...]:
     start = "iova" if "iova" in fields else "address"
     numbers = (integer(fields, what, 64) for what in ("key", start, "length_bytes"))
     return (key, int(layer), *numbers, *_life(fields))
+
+
+def _gpu(key: int, fields: Fields) -> tuple[Any, ...]:
+    return key, integer(fields, "ordinal"), text(fields, "name")
+
+
+def _gpu_queue(key: int, fields: Fields, objects: Objects) -> tuple[Any, ...]:
+    numbers = ("doorbells", "slots", "invalid_slots", "uncopied_slots")
+    gpu = integer(objects.get(integer(fields, "umem"), {}), "gpu")
+    return (key, gpu, "slots" in fields, *(integer(fields, what, 64) for what in numbers))
 
 
 def _port_rows(told: Told) -> list[tuple[Any, ...]]:

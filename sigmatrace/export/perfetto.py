@@ -9,7 +9,8 @@ with size, peer and, when the pipeline could not match a message, the reason; ar
 receive; completions and the program's regions on tracks below the thread's; traffic and the
 program's counters below the process. Below the process also its queue pairs: requests in flight
 as slices, in lanes, with what was posted and what arrived, how many are outstanding, and bytes
-per second; these also per NIC. A message whose receive stands before its send (clocks
+per second; these also per NIC and GPU. Below the process also its GPUs, with kernels, and the
+doorbells that their kernels rang. A message whose receive stands before its send (clocks
 disagree) gets no arrow from Perfetto; ``perfetto_flows`` counts them.
 """
 
@@ -36,6 +37,7 @@ from sigmatrace.export.perfetto_counters import (
     traffic_counters,
 )
 from sigmatrace.export.perfetto_describe import describe
+from sigmatrace.export.perfetto_gpu import GPU_COLUMNS, doorbell_rows, kernel_rows
 from sigmatrace.export.perfetto_marks import MARK, mark_texts, marks_of, regions
 from sigmatrace.export.perfetto_objects import OBJECT_COLUMNS
 from sigmatrace.export.perfetto_queues import Depths, save_queues
@@ -49,6 +51,8 @@ from sigmatrace.text import counted
 
 OUTPUT = "trace.pftrace"
 _COPY_BYTES = 256 << 10
+SHOWN = ("op", "completion", "request", "cqe", "doorbell", "kernel")
+"""Schemas of which each record is a slice or an instant, or is counted as left out."""
 
 
 class PerfettoExporter(Exporter):
@@ -63,8 +67,10 @@ class PerfettoExporter(Exporter):
 
     Besides: ``displaced``, slices on lanes because they overlap others of their thread; ``early``,
     events before the run's zero; ``op_records``, ``completion_records``, ``request_records`` and
-    ``cqe_records``, how many of the slices and instants are these; ``request_left_out`` (posted
-    receives; queue pairs that the index does not have) and ``cqe_left_out`` (these alone);
+    ``cqe_records``, ``doorbell_records`` and ``kernel_records``, how many of the slices and
+    instants are these; ``request_left_out`` (posted receives; queue pairs that the index does not
+    have), ``cqe_left_out``, ``doorbell_left_out`` and ``kernel_left_out`` (objects that it does not
+    have); ``wqe_left_out`` (raw slots are not shown);
     ``mark_records``: ``regions_closed`` (two each), ``regions_open`` and ``regions_stray_ends``
     (begins without an end, ends without a begin), ``mark_instants``, ``mark_counters`` and
     ``mark_unknown`` (of a kind that is not known; not shown); ``target_left_out`` and
@@ -76,6 +82,7 @@ class PerfettoExporter(Exporter):
         "ops": {
             "thread": "u4",
             "proc": "i4",
+            "t_tsc": "u8",
             "t_ns": "i8",
             "call_ns": "i8",
             "size_bytes": "u8",
@@ -108,6 +115,7 @@ class PerfettoExporter(Exporter):
             "kind": "u1",
         },
         **VERBS_COLUMNS,
+        **GPU_COLUMNS,
         "targets": {},
         "aggregates": {},
         "processes": {
@@ -142,15 +150,21 @@ class PerfettoExporter(Exporter):
                 "completion_records": writer.write(completions(part, tracks)),
                 "request_records": 0,
                 "cqe_records": 0,
+                "doorbell_records": 0,
+                "kernel_records": 0,
             }
             if tracks.qps.keys.size:
                 records["request_records"] = writer.write(request_rows(part, tracks))
                 records["cqe_records"] = writer.write(cqe_rows(part, tracks))
+            if tracks.gpus.keys.size:
+                records["doorbell_records"] = writer.write(doorbell_rows(part, tracks))
+                records["kernel_records"] = writer.write(kernel_rows(part, run, tracks))
         flows.save(staging / f"{name}.flows", writer.ends)
         save_queues(staging / f"{name}.queues", part, tracks)
-        for table in ("request", "cqe"):
+        for table in ("request", "cqe", "doorbell", "kernel"):
             shown = records[f"{table}_records"]
             records[f"{table}_left_out"] = part.tables[f"{table}s"].num_rows - shown
+        records["wqe_left_out"] = part.tables["wqes"].num_rows
         records["target_left_out"] = part.tables["targets"].num_rows
         records["aggregate_left_out"] = part.tables["aggregates"].num_rows
         segments, borders = writer.summary()
@@ -224,12 +238,12 @@ def _hint(counts: Mapping[str, int], base_ns: int) -> str:
 def balance(counts: Mapping[str, int]) -> list[dict[str, Any]]:
     """Return the equations of the counts, in the ledger's form; see ``PerfettoExporter``."""
     regions = sum(counts[key] for key in ("regions_closed", "regions_open", "mark_instants"))
-    events = sum(counts[f"{schema}_records"] for schema in ("op", "completion", "request", "cqe"))
+    events = sum(counts[f"{schema}_records"] for schema in SHOWN)
     ends = counts["regions_closed"] + counts["regions_stray_ends"]
     return [
         {
-            "name": "slices + instants = operations + completions + requests + cqes + regions"
-            " + instants of the program",
+            "name": "slices + instants = operations + completions + requests + cqes + doorbells"
+            " + kernels + regions + instants of the program",
             "left": counts["slices"] + counts["instants"],
             "right": events + regions,
         },

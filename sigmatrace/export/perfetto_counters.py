@@ -14,7 +14,7 @@ from sigmatrace.export.kernels.packets import COUNTER_BYTES, encode_counters
 from sigmatrace.export.kernels.wire import SLACK_BYTES
 from sigmatrace.export.perfetto_tracks import Track, Tracks
 from sigmatrace.partition import Partition, Run
-from sigmatrace.trace_format import Layer, MarkKind, Op, layer_text
+from sigmatrace.trace_format import QUEUE_PAIR_LAYERS, MarkKind, Op, layer_text
 
 INGRESS = (Op.RECV, Op.GET)
 EGRESS = tuple(op for op in INITIATORS if op not in INGRESS)
@@ -97,7 +97,7 @@ def amounts_of(part: Partition, tracks: Tracks) -> np.ndarray:
     """
     if tracks.qps.keys.size == 0:
         return np.empty(0, AMOUNT)
-    mine = np.flatnonzero(part.column("ops", "layer") == Layer.VERBS)
+    mine = np.flatnonzero(np.isin(part.column("ops", "layer"), QUEUE_PAIR_LAYERS))
     qp = tracks.qps.channel[part.column("ops", "channel")[mine]]
     direction = _direction(part.column("ops", "op")[mine])
     use = (qp >= 0) & (direction >= 0)
@@ -123,9 +123,10 @@ def amounts_of(part: Partition, tracks: Tracks) -> np.ndarray:
 def object_counters(
     run: Run, tracks: Tracks, pieces: Sequence[np.ndarray], uuid: int
 ) -> list[Counters]:
-    """Return bytes per second over time of each queue pair, and of each NIC.
+    """Return bytes per second over time of each queue pair, and of each NIC and GPU.
 
-    A NIC's is the sum over the queue pairs of all processes that go through it.
+    A NIC's is the sum over the queue pairs of all processes that go through it, a GPU's over those
+    of its process.
 
     Args:
         run: The run with the facts ``timeline_ns`` and ``bin_ns``.
@@ -148,11 +149,17 @@ def object_counters(
     def of_nic(stream: int) -> tuple[str, int]:
         return DIRECTIONS[stream & 1], tracks.number(Track.NIC, stream >> 1)
 
-    qps = _rates(run, stream, bins, size_bytes, of_qp, uuid)
-    nic = tracks.nics.of_qp[stream >> 1].astype(np.int64)
-    use = nic >= 0
-    stream = 2 * nic[use] + (stream[use] & 1)
-    return [qps, _rates(run, stream, bins[use], size_bytes[use], of_nic, qps.next_uuid)]
+    def of_gpu(stream: int) -> tuple[str, int]:
+        return DIRECTIONS[stream & 1], tracks.number(Track.GPU, stream >> 1)
+
+    counters = [_rates(run, stream, bins, size_bytes, of_qp, uuid)]
+    for of_qps, described in ((tracks.nics.of_qp, of_nic), (tracks.gpus.of_qp, of_gpu)):
+        place = of_qps[stream >> 1].astype(np.int64)
+        use = place >= 0
+        streams = 2 * place[use] + (stream[use] & 1)
+        rest = bins[use], size_bytes[use], described, counters[-1].next_uuid
+        counters.append(_rates(run, streams, *rest))
+    return counters
 
 
 def _sums(key: np.ndarray, amounts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -7,6 +7,7 @@ begin in one partition and end in another.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -37,8 +38,12 @@ def marks_of(part: Partition) -> np.ndarray:
     return marks
 
 
-def mark_texts(run: Run, marks: np.ndarray) -> tuple[np.ndarray, list[str]]:
+def mark_texts(run: Run, marks: Any) -> tuple[np.ndarray, list[str]]:
     """Return for each mark the key u4 of its name, and the names by key.
+
+    Args:
+        run: The run with its table ``names``.
+        marks: Has ``proc`` i4[n] and ``name`` u4[n].
 
     Names are numbered per process; a key means the same text in all.
     """

@@ -1,4 +1,4 @@
-"""Objects that have tracks of their own: queue pairs, and the ports of NICs."""
+"""Objects that have tracks of their own: queue pairs, GPUs, and the ports of NICs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy as np
 from sigmatrace.lookup import find_objects, object_keys
 from sigmatrace.partition import Run
 from sigmatrace.schema import Columns
-from sigmatrace.trace_format import Dir, Layer
+from sigmatrace.trace_format import QUEUE_PAIR_LAYERS, Dir, Layer
 
-QUEUE_PAIR = "ib_qp"
+QUEUE_PAIRS = ("ib_qp", "mlx5_qp")
 OBJECT_COLUMNS: Columns = {
     "endpoints": {
         "proc": "i4",
@@ -30,6 +30,8 @@ OBJECT_COLUMNS: Columns = {
     "routes": {"src_proc": "i4", "dst_proc": "i4"},
     "ports": {"proc": "i4", "object": "u4", "device": "str", "port": "u1", "place": "str"},
     "gids": {"proc": "i4", "port": "u4", "place": "str"},
+    "gpus": {"proc": "i4", "object": "u4", "ordinal": "u4", "name": "str"},
+    "gpu_queues": {"proc": "i4", "object": "u4", "gpu": "u4"},
 }
 """Columns read here."""
 
@@ -55,10 +57,10 @@ class QueuePairs:
     @classmethod
     def of(cls, run: Run) -> QueuePairs:
         """Return the queue pairs of a run, from its index."""
-        is_verbs = run.column("endpoints", "layer") == Layer.VERBS
-        rows = np.flatnonzero(is_verbs)
+        rows = np.flatnonzero(np.isin(run.column("endpoints", "layer"), QUEUE_PAIR_LAYERS))
         if rows.size:
-            rows = rows[run.column("endpoints", "type")[rows] == QUEUE_PAIR]
+            kinds = run.column("endpoints", "type")[rows].astype(str)
+            rows = rows[np.isin(kinds, QUEUE_PAIRS)]
         keys = object_keys(*(run.column("endpoints", name)[rows] for name in ("proc", "object")))
         order = np.argsort(keys, kind="stable")
         keys, rows = keys[order], rows[order]
@@ -67,13 +69,23 @@ class QueuePairs:
             channel = find_objects(
                 keys, *(run.column("channels", name) for name in ("proc", "object"))
             )
-            channel[run.column("channels", "layer") != Layer.VERBS] = -1
+            channel[~np.isin(run.column("channels", "layer"), QUEUE_PAIR_LAYERS)] = -1
         return cls(keys, channel, run, rows)
 
     @property
     def proc(self) -> np.ndarray:
         """i8[q], process of each."""
         return self.keys >> 32
+
+    @cached_property
+    def is_gpu(self) -> np.ndarray:
+        """bool[q], of layer mlx5dv: their completions cannot be seen."""
+        found: np.ndarray = self.run.column("endpoints", "layer")[self.rows] == Layer.MLX5DV
+        return found
+
+    def qpn(self, row: int) -> int:
+        """Return the number of a queue pair on its NIC, 0 when it is not known."""
+        return int(self._cell("qpn", row))
 
     def name(self, row: int) -> str:
         """Return ``QP 0x11 → rank 3``, with the peer's own name where its process is unknown."""
@@ -103,6 +115,41 @@ class QueuePairs:
         np.minimum.at(low, self.channel[use], other[use])
         np.maximum.at(high, self.channel[use], other[use])
         return np.where((high >= 0) & (low != high), _SEVERAL, high)
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """The GPUs of a run, by process; a process's queues in the host's memory have one of their own.
+
+    Attributes:
+        keys: i8[g], ``proc << 32 | object``, ascending; object 0: not known.
+        names: What a user sees, by number.
+        of_qp: i4[q], GPU of each queue pair, -1 = of none.
+    """
+
+    keys: np.ndarray
+    names: Sequence[str]
+    of_qp: np.ndarray
+
+    @classmethod
+    def of(cls, run: Run, qps: QueuePairs) -> Gpus:
+        """Return the GPUs of a run, from its index."""
+        known = object_keys(*(run.column("gpus", name) for name in ("proc", "object")))
+        queue = object_keys(*(run.column("gpu_queues", name) for name in ("proc", "object")))
+        used = object_keys(*(run.column("gpu_queues", name) for name in ("proc", "gpu")))
+        keys = np.union1d(known, used)
+        of_qp = np.full(qps.keys.size, -1, np.int32)
+        _, mine, theirs = np.intersect1d(qps.keys, queue, return_indices=True)
+        of_qp[mine] = np.searchsorted(keys, used[theirs])
+        columns = (run.tables["gpus"].column(name).to_pylist() for name in ("ordinal", "name"))
+        rows = zip(known.tolist(), *columns, strict=True)
+        told = {key: f"GPU {ordinal} ({name})" for key, ordinal, name in rows}
+        return cls(keys, [told.get(key, "GPU (not known)") for key in keys.tolist()], of_qp)
+
+    @property
+    def proc(self) -> np.ndarray:
+        """i8[g], process of each."""
+        return self.keys >> 32
 
 
 @dataclass(frozen=True)

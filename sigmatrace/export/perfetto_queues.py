@@ -30,6 +30,8 @@ _Events = tuple[np.ndarray, np.ndarray]
 def save_queues(path: Path, part: Partition, tracks: Tracks) -> None:
     """Write a partition's posts and completions of send queues, grouped by queue pair.
 
+    Those of GPUs are left out: they would stay outstanding, as no completion can be seen.
+
     The file holds how many queue pairs there are, then per queue pair its number and how many rows
     it has, then the rows: Unix ns, and the code that ``kernels.objects.outstanding_kernel`` takes.
     """
@@ -54,7 +56,8 @@ def _events(
     """Return queue pair, Unix ns and code of the rows of a table that tell of a send queue."""
     qp = find_objects(tracks.qps.keys, part.column(table, "proc"), part.column(table, "object"))
     position = part.column(table, "position")
-    use = (qp >= 0) & (part.column(table, "queue") == Queue.SEND)
+    visible = np.append(~tracks.qps.is_gpu, False)[qp]
+    use = visible & (part.column(table, "queue") == Queue.SEND)
     if completes:
         use &= position != NO_POSITION
     code = position[use].astype(np.int64) << 1 | completes

@@ -16,7 +16,7 @@ import numpy as np
 
 from sigmatrace.errors import OutputError
 from sigmatrace.export import perfetto_packets as packets
-from sigmatrace.export.perfetto_objects import Nics, QueuePairs
+from sigmatrace.export.perfetto_objects import Gpus, Nics, QueuePairs
 from sigmatrace.partition import Run
 
 _LANES_FROM = 1 << 40
@@ -34,8 +34,13 @@ class Track(IntEnum):
     QUEUE_PAIR = 5
     REQUESTS = 6
     ARRIVALS = 7
-    NICS = 8
-    NIC = 9
+    GPU = 8
+    KERNELS = 9
+    DATA = 10
+    CONTROL = 11
+    DOORBELLS = 12
+    NICS = 13
+    NIC = 14
 
 
 _PARENTS = {
@@ -46,6 +51,11 @@ _PARENTS = {
     Track.QUEUE_PAIR: Track.QUEUE_PAIRS,
     Track.REQUESTS: Track.QUEUE_PAIR,
     Track.ARRIVALS: Track.QUEUE_PAIR,
+    Track.GPU: Track.PROCESS,
+    Track.KERNELS: Track.GPU,
+    Track.DATA: Track.GPU,
+    Track.CONTROL: Track.GPU,
+    Track.DOORBELLS: Track.GPU,
     Track.NIC: Track.NICS,
 }
 _NAMES = {
@@ -54,6 +64,10 @@ _NAMES = {
     Track.QUEUE_PAIRS: "QPs",
     Track.REQUESTS: "requests",
     Track.ARRIVALS: "arrivals",
+    Track.KERNELS: "kernels",
+    Track.DATA: "doorbells: data",
+    Track.CONTROL: "doorbells: control",
+    Track.DOORBELLS: "doorbells",
     Track.NICS: "NICs",
 }
 
@@ -66,20 +80,23 @@ class Tracks:
         run: Its index.
         first: Number of the first track of each kind.
         qps: Queue pairs, in the order of their tracks.
+        gpus: GPUs, likewise.
     """
 
     run: Run
     first: Sequence[int]
     qps: QueuePairs
+    gpus: Gpus
 
     @classmethod
     def of(cls, run: Run) -> Tracks:
         """Return the tracks of a run, from its index."""
         qps = QueuePairs.of(run)
+        gpus = Gpus.of(run, qps)
         threads, processes = (run.tables[name].num_rows for name in ("threads", "processes"))
-        pairs = qps.keys.size
-        sizes = (threads, threads, threads, processes, processes, pairs, pairs, pairs, 1)
-        return cls(run, [1 + sum(sizes[:kind]) for kind in range(len(sizes) + 1)], qps)
+        objects = [qps.keys.size] * 3 + [gpus.keys.size] * 5
+        sizes = (threads, threads, threads, processes, processes, *objects, 1)
+        return cls(run, [1 + sum(sizes[:kind]) for kind in range(len(sizes) + 1)], qps, gpus)
 
     @cached_property
     def nics(self) -> Nics:
@@ -110,6 +127,8 @@ class Tracks:
             return str(self.run.tables["processes"].column("label")[place])
         if kind == Track.QUEUE_PAIR:
             return self.qps.name(place)
+        if kind == Track.GPU:
+            return self.gpus.names[place]
         return self.nics.names[place] if kind == Track.NIC else _NAMES[kind]
 
     def parent(self, number: int) -> int:
@@ -120,6 +139,8 @@ class Tracks:
             place = int(self.run.column("threads", "proc")[place])
         if kind == Track.QUEUE_PAIR:
             place = int(self.qps.proc[place])
+        if kind == Track.GPU:
+            place = int(self.gpus.proc[place])
         above = _PARENTS.get(kind)
         return 0 if above is None else self.first[above] + (place if kind != Track.NIC else 0)
 

@@ -9,13 +9,16 @@ import pyarrow as pa
 
 from sigmatrace.partition import Run, column
 from sigmatrace.schema import INDEX_TABLES, STAGE_TABLES, Fate, RegionFate
-from sigmatrace.trace_format import Dir, Kind, Layer, MarkKind, Op, Queue
+from sigmatrace.trace_format import Dir, Kind, Layer, MarkKind, Op, Queue, WqeKind
 
 WORDS: dict[str, type[IntEnum]] = {
     "dir": Dir, "fate": Fate, "kind": Kind, "layer": Layer, "op": Op, "queue": Queue,
 }  # fmt: skip
 """What the codes of a column mean, where ``OF_TABLE`` does not say otherwise."""
-OF_TABLE: dict[str, type[IntEnum]] = {"marks.kind": MarkKind, "requests.owner": RegionFate}
+OF_TABLE: dict[str, type[IntEnum]] = {
+    "marks.kind": MarkKind, "requests.owner": RegionFate, "wqes.kind": WqeKind,
+    "wqes.decoded": WqeKind,
+}  # fmt: skip
 """What they mean in one event table; columns of these names are something else in others."""
 
 

@@ -16,48 +16,16 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from sigmatrace.errors import PipelineError
 from sigmatrace.partition import Partition, Run, column
 from sigmatrace.schema import STAGE_TABLES, Columns
 from sigmatrace.stages.base import Stage, SummaryKind
+from sigmatrace.stages.clock_columns import Clocks, add_times
 from sigmatrace.stages.clock_fit import HZ_RANGE, SLACK_NS, Fit, fit, narrow, possible, single
-from sigmatrace.text import count_text, counted
-from sigmatrace.trace_format import Layer
+from sigmatrace.text import count_text
+from sigmatrace.trace_format import QUEUE_PAIR_LAYERS
 
 NAMED = 20
 """At most this many processes are named in the ledger; the count is complete."""
-
-
-@dataclass(frozen=True)
-class Clocks:
-    """The maps of a run, flat, as the kernel takes them, and their quality.
-
-    Attributes:
-        map_of_proc: ``(processes,)`` i4.
-        begin: ``(maps + 1,)`` i8, first knot of each map.
-        ref_tsc: ``(maps,)`` u8.
-        knot_x: ``(knots,)`` i8, ticks.
-        knot_y: ``(knots,)`` i8, Unix ns.
-        slope: ``(knots,)`` f8, ns per tick.
-        ns_per_tick: ``(processes,)`` f8.
-        untimed: ``(channels + 1,)`` bool, operations do not tell how long the call took; the last
-            one stands for channels that are not known.
-        quality: Table ``clock_quality``.
-        facts: ``base_ns``, ``last_ns``.
-        ledger: What ``account`` returns.
-    """
-
-    map_of_proc: np.ndarray
-    begin: np.ndarray
-    ref_tsc: np.ndarray
-    knot_x: np.ndarray
-    knot_y: np.ndarray
-    slope: np.ndarray
-    ns_per_tick: np.ndarray
-    untimed: np.ndarray
-    quality: pa.Table
-    facts: Mapping[str, object]
-    ledger: Mapping[str, object]
 
 
 @dataclass(eq=False)
@@ -79,7 +47,11 @@ class _Process:
 
 
 class Clock(Stage):
-    """Adds ``t_ns`` (Unix time) to events, ``call_ns`` to operations, ``posted_ns`` to cqes."""
+    """Adds ``t_ns`` (Unix time) to events, and to some what else is told in ticks.
+
+    That is ``call_ns`` of operations, ``posted_ns`` of cqes, ``delay_ns`` of doorbells and
+    ``duration_ns`` of kernels.
+    """
 
     name: ClassVar[str] = "clock"
     summary: ClassVar[SummaryKind] = "index"
@@ -105,6 +77,9 @@ class Clock(Stage):
         "marks": {"proc": "i4", "t_tsc": "u8"},
         "requests": {"proc": "i4", "t_tsc": "u8"},
         "cqes": {"proc": "i4", "t_tsc": "u8", "posted_tsc": "u8"},
+        "doorbells": {"proc": "i4", "t_tsc": "u8", "delay_tsc": "u4"},
+        "wqes": {"proc": "i4", "t_tsc": "u8"},
+        "kernels": {"proc": "i4", "t_tsc": "u8", "duration_tsc": "u8"},
     }
     produces: ClassVar[Columns] = {
         # t_ns is Unix time; exporters subtract the run's fact base_ns.
@@ -113,6 +88,9 @@ class Clock(Stage):
         "marks": {"t_ns": "i8"},
         "requests": {"t_ns": "i8"},
         "cqes": {"t_ns": "i8", "posted_ns": "i8"},  # posted_ns: 0 where posted_tsc is
+        "doorbells": {"t_ns": "i8", "delay_ns": "i8"},
+        "wqes": {"t_ns": "i8"},
+        "kernels": {"t_ns": "i8", "duration_ns": "i8"},
         "clock_quality": STAGE_TABLES["clock_quality"],
     }
 
@@ -124,21 +102,8 @@ class Clock(Stage):
         return _flatten(processes, _untimed(run))
 
     def apply(self, part: Partition, resolved: Clocks) -> Partition:
-        """Add ``t_ns``, ``call_ns`` and ``posted_ns``."""
-        from sigmatrace.stages.kernels.clock import call_kernel
-
-        for table in ("ops", "completions", "marks", "requests", "cqes"):
-            part = part.with_columns(table, {"t_ns": _convert(part, table, "t_tsc", resolved)})
-        posted_ns = _convert(part, "cqes", "posted_tsc", resolved)
-        posted_ns[part.column("cqes", "posted_tsc") == 0] = 0
-        part = part.with_columns("cqes", {"posted_ns": posted_ns})
-        call_ns = np.empty(part.tables["ops"].num_rows, np.int64)
-        columns = [part.column("ops", name) for name in ("op", "aux", "proc")]
-        call_kernel(*columns, resolved.ns_per_tick, call_ns)
-        if resolved.untimed.any():
-            channel = np.minimum(part.column("ops", "channel"), resolved.untimed.size - 1)
-            call_ns[resolved.untimed[channel]] = 0
-        return part.with_columns("ops", {"call_ns": call_ns})
+        """Add ``t_ns`` and the other columns in ns."""
+        return add_times(part, resolved)
 
     def results(self, resolved: Clocks) -> Mapping[str, pa.Table]:
         """Return the table ``clock_quality``."""
@@ -163,22 +128,6 @@ class Clock(Stage):
         limit = count_text(math.ceil(good.max(initial=0)))
         worst = f", error at most {limit} ns within a host" if good.size else ""
         return [f"clocks     {int(calibrated.sum())} of {calibrated.size} calibrated{worst}"]
-
-
-def _convert(part: Partition, table: str, name: str, clocks: Clocks) -> np.ndarray:
-    from sigmatrace.stages.kernels.clock import convert_kernel
-
-    t_tsc, proc = part.column(table, name), part.column(table, "proc")
-    out_ns = np.empty(t_tsc.size, np.int64)
-    maps = (clocks.map_of_proc, clocks.begin, clocks.ref_tsc)
-    knots = (clocks.knot_x, clocks.knot_y, clocks.slope)
-    unknown = convert_kernel(t_tsc, proc, *maps, *knots, out_ns)
-    if unknown:
-        rows = counted(unknown, "row names", "rows name")
-        raise PipelineError(
-            f"stage clock: column {table}.proc: {rows} a process that is not in the table processes"
-        )
-    return out_ns
 
 
 def _processes(run: Run) -> list[_Process]:
@@ -293,8 +242,8 @@ def _bad(process: _Process, wide: float) -> np.ndarray:
 
 
 def _untimed(run: Run) -> np.ndarray:
-    """Return whose ``aux`` is no time: that of verbs is a position (docs/verbs.md section 2)."""
-    return np.append(run.column("channels", "layer") == Layer.VERBS, False)
+    """Return whose ``aux`` is no time: that of queue pairs is a position (docs/format.md 2.1)."""
+    return np.append(np.isin(run.column("channels", "layer"), QUEUE_PAIR_LAYERS), False)
 
 
 def _flatten(processes: list[_Process], untimed: np.ndarray) -> Clocks:

@@ -1,8 +1,11 @@
-"""Stage completion: what completed, how, and how long after it was posted (layer verbs, ``full``).
+"""Stage completion: what completed, how, and how long after it was posted (mode ``full``).
 
 The capture names the position of the request in every completion (docs/verbs.md section 2), so
 nothing is searched here: completions are counted, and the positions that they retire are added up.
 A send completion retires the unsignaled requests before it, too.
+
+Completions of what a GPU posts (layer mlx5dv) are read by the GPU and cannot be seen: its requests
+are counted apart, and are neither completed nor outstanding.
 """
 
 from __future__ import annotations
@@ -14,12 +17,14 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from sigmatrace.partition import Partition, Run
+from sigmatrace.lookup import object_keys
+from sigmatrace.partition import Partition, Run, column
 from sigmatrace.schema import STAGE_TABLES, Columns
 from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.text import count_text, counted
-from sigmatrace.trace_format import NO_POSITION, Queue
+from sigmatrace.trace_format import NO_POSITION, Layer, Queue
 
 _QUEUE = ["proc", "object", "queue"]
 _KIND = ["proc", "queue", "opcode", "status"]
@@ -35,7 +40,8 @@ class Completed:
     Attributes:
         queues: By process, object and queue: requests, completions, those of a known position,
             positions retired, those with an error status; positions posted and completed, by the
-            highest one.
+            highest one. In the table ``queues``, the column ``visible`` says whether completions
+            can be seen.
         kinds: By process, queue, opcode and status: completions, bytes, those whose request's
             time is known, and the sum, least and largest of their latencies.
     """
@@ -64,6 +70,7 @@ class Completion(Stage):
             "posted_ns": "i8",
             "t_ns": "i8",
         },
+        "endpoints": {"proc": "i4", "object": "u4", "layer": "u1"},
     }
     produces: ClassVar[Columns] = {
         "queues": STAGE_TABLES["queues"],
@@ -85,8 +92,9 @@ class Completion(Stage):
 
     def resolve(self, summary: Completed, run: Run) -> Completed:
         """Put both tables into order."""
+        queues = summary.queues.sort_by([(name, "ascending") for name in _QUEUE])
         return Completed(
-            summary.queues.sort_by([(name, "ascending") for name in _QUEUE]),
+            queues.append_column("visible", pa.array(_visible(queues, run))),
             summary.kinds.sort_by([(name, "ascending") for name in _KIND]),
         )
 
@@ -101,9 +109,10 @@ class Completion(Stage):
         more records than positions, and none retires or receives more than that. Completions of an
         unknown position were posted, too: at least as many as there are.
         """
-        table = resolved.queues
+        whole = resolved.queues
+        table = whole.filter(whole.column("visible"))
         send, own, shared = (table.filter(pc.equal(table.column("queue"), int(q))) for q in Queue)
-        total = {name: _sum(table.column(name)) for name in _QUEUE_SUMS}
+        total = {name: _sum(whole.column(name)) for name in _QUEUE_SUMS}
         posted, completed = (_sum(send.column(name)) for name in _QUEUE_TOPS)
         pairs = [
             ("request records, at most those of its positions", table, "requests", "posted"),
@@ -117,6 +126,7 @@ class Completion(Stage):
             "send_posted": posted,
             "send_completed": completed,
             "send_outstanding": posted - completed,
+            "send_not_visible": total["requests"] - _sum(table.column("requests")),
             "receives_posted": _at_least(own) + _at_least(shared),
             "receives_completed": _sum(own.column("cqes")) + _sum(shared.column("cqes")),
             "not_joined": total["cqes"] - total["joined"],
@@ -136,14 +146,27 @@ class Completion(Stage):
         names = ("completed", "posted", "outstanding")
         completed, sends, outstanding = (count_text(counts[f"send_{name}"]) for name in names)
         received, posted = (count_text(counts[f"receives_{x}"]) for x in ("completed", "posted"))
-        return [
+        unseen = counts["send_not_visible"]
+        lines = [
             f"completed  {completed} of {sends} send requests, {outstanding} outstanding; "
             f"{received} of {posted} posted receives; {counted(counts['errors'], 'error')}"
         ]
+        if unseen == counts["requests"] and not counts["cqes"]:
+            lines = []
+        if unseen:
+            lines.append(f"completed  {counted(unseen, 'request')} of GPUs: not visible")
+        return lines
 
 
-def _sum(column: Any) -> int:
-    return int(pc.sum(column).as_py() or 0)
+def _visible(queues: pa.Table, run: Run) -> NDArray[np.bool_]:
+    """Return of which queues completions can be seen: not of those that layer mlx5dv tells."""
+    gpu = run.column("endpoints", "layer") == Layer.MLX5DV
+    own = object_keys(*(run.column("endpoints", name)[gpu] for name in ("proc", "object")))
+    return ~np.isin(object_keys(*(column(queues, name) for name in ("proc", "object"))), own)
+
+
+def _sum(values: Any) -> int:
+    return int(pc.sum(values).as_py() or 0)
 
 
 def _at_least(queues: pa.Table) -> int:

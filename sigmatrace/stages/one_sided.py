@@ -1,9 +1,11 @@
-"""Stage one_sided: whose memory a one-sided operation touches (layer verbs, mode ``full``).
+"""Stage one_sided: whose memory a one-sided operation touches (queue pairs, mode ``full``).
 
 An rkey belongs to a process, the one that the queue pair is connected to, and to a memory region
 of it. Keys are used again: of several regions with one key, the one counts that contains the
 address; where that does not decide, the request is ambiguous. (When each was registered would
-decide more, but two hosts' clocks differ.) Source: docs/verbs.md section 3.
+decide more, but two hosts' clocks differ.) Memory that layer verbs registers is used at layer
+mlx5dv, and the other way round. A queue pair that reaches several processes (DCI) does not tell
+by its requests which one: their target is not known. Source: docs/verbs.md section 3.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from sigmatrace.lookup import find_objects, object_keys
 from sigmatrace.partition import Partition, Run
 from sigmatrace.schema import INDEX_TABLES, NO_REGION, Columns, RegionFate
 from sigmatrace.stages.base import Stage, SummaryKind
-from sigmatrace.trace_format import ONE_SIDED, Dir, Layer
+from sigmatrace.trace_format import ONE_SIDED, QUEUE_PAIR_LAYERS, Dir
 
 _IS_ONE_SIDED = np.isin(np.arange(256), list(ONE_SIDED))
 
@@ -32,7 +34,7 @@ class Regions:
 
     Attributes:
         object_key: Processes and objects of queue pairs (``lookup.object_keys``), ascending.
-        peer: The process at the other end, -1 when it is not known.
+        peer: The process at the other end, -1 when it is not known, or not the same for all.
         region_key: Processes and keys of regions (``_region_keys``), ascending.
         region: Row of the table ``regions``.
         address: First address of each.
@@ -77,13 +79,13 @@ class OneSided(Stage):
         """Sort queue pairs and regions by what requests name them by."""
         out = run.column("channels", "dir") == Dir.OUT
         own = (run.column("channels", name)[out] for name in ("proc", "object"))
-        objects, first = np.unique(object_keys(*own), return_index=True)
-        verbs = np.flatnonzero(run.column("regions", "layer") == Layer.VERBS)
+        objects, which = np.unique(object_keys(*own), return_inverse=True)
+        usable = np.flatnonzero(np.isin(run.column("regions", "layer"), QUEUE_PAIR_LAYERS))
         key = _region_keys(run.column("regions", "proc"), run.column("regions", "key"))
-        order = verbs[np.argsort(key[verbs], kind="stable")]
+        order = usable[np.argsort(key[usable], kind="stable")]
         return Regions(
             objects,
-            run.column("routes", "dst_proc")[out][first].astype(np.int64),
+            _only(which, objects.size, run.column("routes", "dst_proc")[out]),
             key[order],
             order,
             run.column("regions", "address")[order],
@@ -128,6 +130,14 @@ class OneSided(Stage):
             "right": list(owners.values()),
         }
         return {"owners": owners, "balance": [whole]}
+
+
+def _only(which: Ints, count: int, values: NDArray[np.int32]) -> Ints:
+    """Return the one value of each of ``count`` groups, -1 where it has several."""
+    low, high = np.full(count, np.iinfo(np.int64).max), np.full(count, -1, np.int64)
+    np.minimum.at(low, which, values)
+    np.maximum.at(high, which, values)
+    return np.where(low == high, high, -1)
 
 
 def _region_keys(proc: NDArray[np.int32], key: NDArray[Any]) -> Ints:

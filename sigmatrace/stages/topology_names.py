@@ -244,7 +244,7 @@ def _connections(endpoints: _Endpoints, asked: _Asked) -> tuple[Ints, Ints]:
     """Return identity and process of the connections' other ends; -1 none, -2 several.
 
     The n-th connection of two names at one end is the n-th at the other. That holds as long as
-    both ends have seen equally many.
+    both ends have seen equally many. One that two layers of a process tell of counts once.
     """
     local, peer = endpoints.local, endpoints.peer
     held = np.flatnonzero((local >= 0) & (peer >= 0))
@@ -256,7 +256,7 @@ def _connections(endpoints: _Endpoints, asked: _Asked) -> tuple[Ints, Ints]:
             for end, first, second in zip((local, peer), here, there, strict=True)
         )
     )
-    lives = np.bincount(pairs[: held.size], minlength=count)
+    lives = _lives(pairs[: held.size], count, endpoints, held)
     mine, theirs = np.split(pairs[held.size :], 2)[::-1]
     life, lifes = number_rows(
         np.concatenate([pairs[: held.size], theirs]),
@@ -268,6 +268,14 @@ def _connections(endpoints: _Endpoints, asked: _Asked) -> tuple[Ints, Ints]:
     uneven = (lives[theirs] > 0) & (lives[theirs] != lives[mine])
     several = uneven & ~none
     return np.where(several, SEVERAL, ident), np.where(several & (proc == NONE), SEVERAL, proc)
+
+
+def _lives(pairs: Ints, count: int, endpoints: _Endpoints, held: Ints) -> Ints:
+    """Return how many connections each of ``count`` pairs of names has had."""
+    one, ones = number_rows(pairs, endpoints.proc[held], endpoints.life[held])
+    pair = np.zeros(ones, np.int64)
+    pair[one] = pairs
+    return np.bincount(pair, minlength=count).astype(np.int64)
 
 
 def _places(

@@ -23,6 +23,9 @@ ENUMS: dict[str, tuple[str, type[IntEnum]]] = {
     "st_layer": ("ST_LAYER_", trace_format.Layer),
     "st_channel_flag": ("ST_", trace_format.ChannelFlag),
     "st_mark_kind": ("ST_MARK_", trace_format.MarkKind),
+    "st_doorbell_flag": ("ST_DOORBELL_", trace_format.DoorbellFlag),
+    "st_wqe_kind": ("ST_WQE_", trace_format.WqeKind),
+    "st_queue": ("ST_QUEUE_", trace_format.Queue),
 }
 """By the enum's name in the header: what its names begin with, and the reader's enum."""
 

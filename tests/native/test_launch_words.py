@@ -11,6 +11,7 @@ import pytest
 from launching import LAUNCHER, UCX_USER, WAIT_S, capture
 
 from sigmatrace.capture.captured import first_run_id
+from sigmatrace.capture.layers import LAYERS
 from sigmatrace.testing.write import RankFile
 from tests.permissions import obeying
 
@@ -58,7 +59,7 @@ def test_check_of_some_layers():
     assert [line.split(":")[0] for line in done.stdout.splitlines()][3:] == ["uct"]
     everything = capture("--check").stdout
     named = [line.split(":")[0] for line in everything.splitlines()][3:]
-    assert named == ["ofi", "ucp", "uct", "verbs"]
+    assert named == [*LAYERS]
 
 
 def test_version():

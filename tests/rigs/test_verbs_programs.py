@@ -106,6 +106,8 @@ EXTENDED = {
 """Where this is another with ``ibv_wr_*``: no list of elements; all of a batch is refused."""
 BINDS = {"BIND": (4, 0), "INVALIDATE": (1, 0)}
 """What the server does in phase windows."""
+THROUGH_WINDOWS = 5
+"""Writes and reads of phase windows, by four keys: one window is bound twice."""
 
 
 CALLS = {
@@ -211,7 +213,7 @@ def test_operations(rig: Rig, tmp_path: Path, mode: str, group: str) -> None:
     check_polls(rig, tmp_path, traced)
     if mode == "full":
         assert traced.stage["completion"]["send_outstanding"] == 0
-        check_regions(traced)
+        check_regions(traced, window_keys(rig, tmp_path))
 
 
 def check_polls(rig: Rig, folder: Path, traced: Traced) -> None:
@@ -233,12 +235,22 @@ def check_datagrams(traced: Traced, printed: Said) -> None:
         assert [one.told for one in sent[qpn]] == [request_of(message) for message in flow.messages]
 
 
-def check_regions(traced: Traced) -> None:
+def window_keys(rig: Rig, folder: Path) -> set[int]:
+    """Keys of the windows that were bound."""
+    memory = [
+        one for rank in read_all(rig.share / folder.name) for one in rank.objects_of("memory")
+    ]
+    return {one["key"] for one in memory if one.get("kind") == "window"}
+
+
+def check_regions(traced: Traced, windows: set[int]) -> None:
     """The region of each one-sided request has its key, and contains what it touches."""
     regions = traced.result.tables["regions"].to_pylist()
     rows = traced.rows("select region, rkey, raddr, size_bytes from requests where owner = 1")
-    used = {rkey for _, rkey, _, _ in rows}
-    assert len(used) == 2 + 4 + 4  # of both ends; phase registrations; binds of phase windows
+    keys = {rkey for _, rkey, _, _ in rows}
+    assert len(keys) == 2 + 4 + 4  # of both ends; phase registrations; phase windows
+    assert len(windows) == 4 and windows <= keys
+    assert len([rkey for _, rkey, _, _ in rows if rkey in windows]) == THROUGH_WINDOWS
     for region, rkey, raddr, size in rows:
         one = regions[region]
         assert one["key"] == rkey

@@ -164,6 +164,7 @@ static struct ibv_wc read_wc(struct ibv_cq_ex *cq)
     return wc;
 }
 
+/* Calls of ibv_poll_cq() and ibv_start_poll(). */
 static int counted(int result)
 {
     polls++;

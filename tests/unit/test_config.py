@@ -63,7 +63,8 @@ def test_settings_are_typed_fields():
     assert (made.strict, made.overwrite, made.plan) == (True, False, False)
     assert (made.partition_mb, made.run_id) == (3, "a")
     assert made.cluster == {"kind": "threads", "workers": 2}
-    assert set(made.stage) == {"clock", "topology", "one_sided", "completion", "match", "traffic"}
+    own = {"clock", "topology", "one_sided", "completion", "match", "traffic", "wqe", "doorbell"}
+    assert set(made.stage) == own
     assert made.out == made.run / "sigmatrace-out" and made.run.is_absolute()
     with pytest.raises(AttributeError):
         attrgetter("strcit")(made)

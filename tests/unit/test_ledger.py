@@ -146,7 +146,7 @@ def perfetto(**changed):
         "flows_backwards": 1, "mark_records": 17, "regions_closed": 3, "regions_open": 2,
         "regions_stray_ends": 1, "mark_instants": 1, "mark_counters": 4, "mark_unknown": 3,
         "traffic_counters": 9, "object_counters": 0, "counters": 13, "request_records": 0,
-        "cqe_records": 0, **changed,
+        "cqe_records": 0, "doorbell_records": 0, "kernel_records": 0, **changed,
     }  # fmt: skip
 
 
@@ -156,6 +156,7 @@ def perfetto(**changed):
         ({"slices": 7}, "slices + instants", 21, 22),
         ({"cqe_records": 2}, "slices + instants", 22, 24),
         ({"request_records": 2}, "request records = request records", 2, 0),
+        ({"kernel_records": 1}, "slices + instants", 22, 23),
         ({"regions_open": 1}, "slices + instants", 22, 21),
         ({"mark_unknown": 2}, "marks = 2 closed", 17, 16),
         ({"counters": 12}, "counters = ", 12, 13),

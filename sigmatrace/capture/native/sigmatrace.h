@@ -48,6 +48,10 @@ ST_API void st_lost(const char *reason, uint64_t n);
 /* An operation passes by because st_recording() said no: counted as lost where the recording has
  * failed, not where the program has stopped it. (st_channel_get counts by itself.) */
 ST_API void st_refused(void);
+/* `begin` runs in each child of a fork, before anything is recorded there: a layer sets back what it
+ * counts. (In the child of a raw clone, which nothing announces, with the first call that comes to
+ * the core.) */
+ST_API void st_on_child(void (*begin)(void));
 
 /* --- for the Python side ------------------------------------------------------------- */
 
@@ -187,6 +191,11 @@ static inline void st_cqe(const struct st_cqe_record *r)
                      (uint64_t)r->flags << 48 | (uint64_t)r->queue << 56);
 }
 
+/* Layers mlx5dv and cuda (format.md 2.9 to 2.11). */
+ST_API void st_doorbell(const struct st_doorbell_record *record);
+ST_API void st_kernel(const struct st_kernel_record *record);
+/* Slots of one WQE, at most 64 (one WQE has 16): all of them go into one chunk, or none. */
+ST_API void st_wqe_store(const struct st_wqe_record *records, uint32_t count);
 ST_API void st_mark(uint64_t t_tsc, double value, uint32_t name, uint8_t kind);
 /* Id of the `name` object of this text (made on first use). */
 ST_API uint32_t st_name(const char *text);
@@ -214,6 +223,14 @@ static inline void st_leave(void)
     if (st_nesting)
         st_nesting--;
 }
+
+/* --- threads of a shim ----------------------------------------------------------------------- */
+
+/* Called once by a thread of ours that runs until the process ends, */
+ST_API void st_own_thread(void);
+/* and about once a second by at least one of a shim's: where the program ended its first thread by
+ * pthread_exit, and only own threads are left, this ends the process. */
+ST_API void st_own_thread_ends(void);
 
 /* --- pending operations: from an application's context pointer to what was posted -------- */
 

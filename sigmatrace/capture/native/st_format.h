@@ -22,7 +22,10 @@ enum st_item { ST_ITEM_HEADER, ST_ITEM_CHUNK, ST_ITEM_OBJECT, ST_ITEM_CLOCK, ST_
     X(5, AGGREGATE, aggregate)                                                                     \
     X(6, TARGET, target)                                                                           \
     X(7, REQUEST, request)                                                                         \
-    X(8, CQE, cqe)
+    X(8, CQE, cqe)                                                                                 \
+    X(9, DOORBELL, doorbell)                                                                       \
+    X(10, WQE, wqe)                                                                                \
+    X(11, KERNEL, kernel)
 
 #define ST_FIELDS_op(F, P)                                                                         \
     F(t_tsc, u8, "tsc") F(size_bytes, u8, "bytes") F(channel, u4, "") F(ordinal, u4, "")           \
@@ -49,6 +52,17 @@ enum st_item { ST_ITEM_HEADER, ST_ITEM_CHUNK, ST_ITEM_OBJECT, ST_ITEM_CLOCK, ST_
     F(t_tsc, u8, "tsc") F(posted_tsc, u8, "tsc") F(wr_id, u8, "") F(size_bytes, u4, "bytes")       \
     F(imm, u4, "") F(object, u4, "") F(position, u4, "") F(first, u4, "") F(opcode, u1, "")        \
     F(status, u1, "") F(flags, u1, "") F(queue, u1, "")
+#define ST_FIELDS_doorbell(F, P)                                                                   \
+    F(t_tsc, u8, "tsc") F(value, u8, "") F(index, u8, "") F(uar, u4, "") F(qp, u4, "")             \
+    F(slots, u4, "") F(delay_tsc, u4, "tsc") F(flags, u4, "") P(pad, 4)
+#define ST_FIELDS_wqe(F, P)                                                                        \
+    F(t_tsc, u8, "tsc") F(index, u8, "") F(qp, u4, "") F(kind, u1, "") P(pad, 3) F(w0, u8, "")     \
+    F(w1, u8, "") F(w2, u8, "") F(w3, u8, "") F(w4, u8, "") F(w5, u8, "") F(w6, u8, "")            \
+    F(w7, u8, "")
+#define ST_FIELDS_kernel(F, P)                                                                     \
+    F(t_tsc, u8, "tsc") F(duration_tsc, u8, "tsc") F(name, u4, "") F(gpu, u4, "")                  \
+    F(context, u4, "") F(stream, u4, "") F(correlation, u4, "") F(blocks, u4, "")                  \
+    F(threads, u4, "") P(pad, 4)
 
 enum st_schema {
 #define ST_NUMBER(number, upper, label) ST_SCHEMA_##upper = number,
@@ -88,6 +102,7 @@ enum st_op_code {
     ST_OP_PUT_DATA,
     ST_OP_BIND,
     ST_OP_INVALIDATE,
+    ST_OP_NOP,
     ST_OP_LAST
 };
 
@@ -108,7 +123,9 @@ enum st_dir { ST_OUT = 1, ST_IN };
     X(1, OFI, "ofi", "libfabric")                                                                  \
     X(2, UCP, "ucp", "ucx")                                                                        \
     X(3, UCT, "uct", "ucx")                                                                        \
-    X(4, VERBS, "verbs", "libibverbs")
+    X(4, VERBS, "verbs", "libibverbs")                                                             \
+    X(5, MLX5DV, "mlx5dv", "gpu")                                                                  \
+    X(6, CUDA, "cuda", "gpu")
 enum st_layer {
 #define ST_NUMBER(number, upper, name, other) ST_LAYER_##upper = number,
     ST_LAYERS(ST_NUMBER)
@@ -116,6 +133,21 @@ enum st_layer {
     ST_LAYER_LAST
 };
 enum st_channel_flag { ST_HAS_TAG = 1, ST_HAS_DATA = 2, ST_OVERFLOW = 4, ST_REPLY = 8, ST_TAG_UNKNOWN = 16 };
+enum st_doorbell_flag {
+    ST_DOORBELL_SYNTHESIZED = 1,
+    ST_DOORBELL_AGAIN = 2,
+    ST_DOORBELL_ALTERNATE = 4,
+    ST_DOORBELL_BLUEFLAME = 8,
+    ST_DOORBELL_WAITED = 16,
+    ST_DOORBELL_LATE = 32,
+    ST_DOORBELL_NOT_READ = 64
+};
+enum st_wqe_kind { ST_WQE_FIRST = 1, ST_WQE_FURTHER, ST_WQE_INVALID };
+/* Of a request or cqe; what stands for "a receive" and, of a completion, for "not known". */
+enum st_queue { ST_QUEUE_SEND = 1, ST_QUEUE_RECV, ST_QUEUE_SHARED };
+#define ST_NO_POSITION UINT32_MAX
+#define ST_OPCODE_RECEIVE 255u
+#define ST_OPCODE_UNKNOWN 127u
 enum st_mark_kind { ST_MARK_BEGIN = 1, ST_MARK_END, ST_MARK_COUNTER, ST_MARK_INSTANT };
 
 #endif

@@ -11,7 +11,7 @@ from native_run import Result, compile_c, environment
 
 HERE = Path(__file__).parent
 FAKE = ("engine", "extended", "memory", "shared")
-PROGRAMS = ("traffic", "extended", "objects", "xrc")
+PROGRAMS = ("traffic", "extended", "objects", "races", "refusals", "xrc")
 
 
 @pytest.fixture(scope="session")

@@ -140,9 +140,11 @@ int fake_post_list(struct fake_qp *qp, struct ibv_send_wr *wr, struct ibv_send_w
 {
     for (; wr; wr = wr->next) {
         bool ready = qp->ex.qp_base.state == IBV_QPS_RTS || qp->ex.qp_base.state == IBV_QPS_ERR;
-        if (!ready || qp->posted - qp->freed >= qp->max_send) {
+        if (!ready)
+            return EINVAL; /* as some providers do it, without a word which one */
+        if (qp->posted - qp->freed >= qp->max_send) {
             *bad = wr;
-            return ready ? ENOMEM : EINVAL;
+            return ENOMEM;
         }
         post_one(qp, wr);
     }
@@ -188,6 +190,8 @@ int fake_poll_cq(struct ibv_cq *handle, int count, struct ibv_wc *wc)
 {
     struct fake_cq *cq = (struct fake_cq *)handle;
     int got = 0;
+    if (count < 0)
+        return -EINVAL;
     pthread_mutex_lock(&fake_lock);
     for (; got < count && cq->out != cq->in; got++, cq->out++) {
         wc[got] = cq->wcs[cq->out % FAKE_DEPTH];

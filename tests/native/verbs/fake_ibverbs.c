@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fake_control.h"
 #include "fake_ibverbs.h"
 
 #define QPS 4096u
@@ -14,6 +15,7 @@ static struct fake_device device = {.base = {.node_type = IBV_NODE_CA,
                                              .name = "uverbs0"}};
 static struct fake_qp *qps[QPS];
 static uint32_t next_qp = 0x11;
+int (*fake_refusal)(void);
 static struct verbs_context *spare; /* the address of a closed context comes again */
 
 struct fake_qp *fake_qp_of(uint32_t number)
@@ -56,7 +58,7 @@ static struct ibv_qp *create_qp_ex(struct ibv_context *, struct ibv_qp_init_attr
 static struct ibv_cq_ex *create_cq_ex(struct ibv_context *, struct ibv_cq_init_attr_ex *);
 static int query_port(struct ibv_context *, uint8_t, struct ibv_port_attr *, size_t);
 
-struct ibv_context *ibv_open_device(struct ibv_device *of)
+struct ibv_context *fake_open(struct ibv_device *of)
 {
     struct verbs_context *context = spare ? spare : malloc(sizeof(*context));
     spare = NULL;
@@ -75,6 +77,11 @@ struct ibv_context *ibv_open_device(struct ibv_device *of)
     context->context.ops.post_srq_recv = fake_post_srq_recv;
     context->context.ops.poll_cq = fake_poll_cq;
     return &context->context;
+}
+
+struct ibv_context *ibv_open_device(struct ibv_device *of)
+{
+    return fake_open(of);
 }
 
 /* As in the real library: what is bound to 1.0 gets another structure, made of the new one. */
@@ -149,11 +156,16 @@ int ibv_query_gid(struct ibv_context *context, uint8_t port, int index, union ib
     return 0;
 }
 
-struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
+struct ibv_pd *fake_alloc_pd(struct ibv_context *context)
 {
     struct ibv_pd *pd = calloc(1, sizeof(*pd));
     pd->context = context;
     return pd;
+}
+
+struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
+{
+    return fake_alloc_pd(context);
 }
 
 static struct ibv_pd *alloc_parent_domain(struct ibv_context *context,
@@ -197,11 +209,10 @@ int ibv_destroy_comp_channel(struct ibv_comp_channel *channel)
     return 0;
 }
 
-struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context,
-                             struct ibv_comp_channel *channel, int vector)
+static struct ibv_cq *made_cq(struct ibv_context *context, int cqe, void *cq_context,
+                              struct ibv_comp_channel *channel)
 {
     struct fake_cq *cq = calloc(1, sizeof(*cq));
-    (void)vector;
     cq->ex.context = context;
     cq->ex.cq_context = cq_context;
     cq->ex.channel = channel;
@@ -211,16 +222,35 @@ struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_cont
     return (struct ibv_cq *)&cq->ex;
 }
 
+struct ibv_cq *fake_create_cq(struct ibv_context *context)
+{
+    return made_cq(context, 64, NULL, NULL);
+}
+
+struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context,
+                             struct ibv_comp_channel *channel, int vector)
+{
+    (void)vector;
+    return made_cq(context, cqe, cq_context, channel);
+}
+
 static struct ibv_cq_ex *create_cq_ex(struct ibv_context *context,
                                       struct ibv_cq_init_attr_ex *attr)
 {
-    struct ibv_cq *cq = ibv_create_cq(context, (int)attr->cqe, attr->cq_context, attr->channel, 0);
+    uint32_t newer;
+    memcpy(&newer, attr + 1, attr->comp_mask & FAKE_NEWER_BIT ? sizeof(newer) : 0);
+    if (attr->comp_mask & FAKE_NEWER_BIT && newer != FAKE_NEWER_VALUE)
+        abort(); /* was given another structure than the program's */
+    struct ibv_cq *cq = made_cq(context, (int)attr->cqe, attr->cq_context, attr->channel);
     fake_extend_cq((struct fake_cq *)cq, attr->wc_flags);
     return (struct ibv_cq_ex *)cq;
 }
 
 int ibv_destroy_cq(struct ibv_cq *cq)
 {
+    int refused = fake_refusal ? fake_refusal() : 0;
+    if (refused)
+        return refused;
     if (cq->channel)
         cq->channel->refcnt--;
     free(cq);
@@ -245,9 +275,14 @@ static struct ibv_qp *made(struct ibv_context *context, struct ibv_pd *pd,
     return base;
 }
 
-struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
+struct ibv_qp *fake_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 {
     return made(pd->context, pd, attr);
+}
+
+struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
+{
+    return fake_create_qp(pd, attr);
 }
 
 static struct ibv_qp *create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr)
@@ -311,6 +346,9 @@ int ibv_query_ece(struct ibv_qp *qp, struct ibv_ece *ece)
 
 int ibv_destroy_qp(struct ibv_qp *qp)
 {
+    int refused = fake_refusal ? fake_refusal() : 0;
+    if (refused)
+        return refused;
     qps[qp->qp_num % QPS] = NULL;
     free(qp);
     return 0;

@@ -4,6 +4,7 @@
 #include "fake_ibverbs.h"
 
 #define SPANS 1024u
+#define FAKE_MOST (1ull << 40)
 
 /* What a key reaches; keys that differ in the lowest byte alone are those of one window. */
 static struct span {
@@ -81,6 +82,10 @@ int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *address,
                  int access)
 {
     (void)access;
+    if (length > FAKE_MOST) { /* after the old place was given up */
+        fake_invalidate(mr->rkey);
+        return IBV_REREG_MR_ERR_CMD_AND_DO_FORK_NEW;
+    }
     if (flags & IBV_REREG_MR_CHANGE_PD)
         mr->pd = pd;
     if (flags & IBV_REREG_MR_CHANGE_TRANSLATION) {

@@ -32,9 +32,10 @@ def test_regions(run) -> None:
         (0x7000, 200, 0x7000, 11, 1, None, first),
         # registered by libibverbs for itself: once
         (0, 300, None, None, 1 << 20 | 4, None, first),
-        (50, 400, None, None, None, None, first),  # registered anew; nobody said its rights
+        (50, 400, None, None, 1 << 20 | 4, None, first),  # elsewhere, with its rights
         (0, 0, None, None, 0, "null", first),
         (0, 500, None, None, 1 << 5, "device", first),
+        (0, 600, None, None, 0, None, first),  # ended by a change that failed
     ]
     assert all(r["key"] and r["closed_tsc"] for r in regions)
 

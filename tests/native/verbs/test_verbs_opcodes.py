@@ -14,7 +14,7 @@ NEWER = {"IBV_WR_FLUSH", "IBV_WC_FLUSH"}
 
 def test_opcodes_are_those_of_the_header(tmp_path: Path) -> None:
     known = {f"IBV_WR_{one.name}": one for one in WrOpcode if one != WrOpcode.RECEIVE}
-    known |= {f"IBV_WC_{one.name}": one for one in WcOpcode}
+    known |= {f"IBV_WC_{one.name}": one for one in WcOpcode if one != WcOpcode.UNKNOWN}
     compared = [name for name in known if name not in NEWER]
     lines = "".join(f'printf("%d\\n", {name});' for name in compared)
     source = tmp_path / "opcodes.c"

@@ -180,3 +180,7 @@ def test_a_child_counts_from_zero(run) -> None:
         assert [op["ordinal"] for op in ops] == list(range(count))
         assert [op["aux"] for op in ops] == list(range(count))
         assert [r["position"] for r in rank.records(8)] == list(range(count))
+        shared = [r["position"] for r in rank.records(7) if r["queue"] == 3]
+        assert shared == list(range(3 if rank is parent else 1))
+        polls = [(o["polls"], o["empty_polls"]) for o in rank.objects_of("ib_cq") if "polls" in o]
+        assert polls == [(4, 2) if rank is parent else (2, 1)]

@@ -37,3 +37,26 @@ def test_messages_to_each_shared_queue_are_matched(run, tmp_path: Path) -> None:
     assert sorted(found) == [(3, 3, 3, 36, 36), (4, 4, 4, 116, 116)]
     mixed = analysed(run("driver", "xrc", 1, mode="simple").out, tmp_path / "mixed")
     assert mixed.tables["messages"].num_rows == 0
+
+
+def test_transitions_of_queue_pairs(run, tmp_path: Path) -> None:
+    traced = run("driver", "negotiated")
+    result = analysed(traced.out, tmp_path / "out")
+    first, _, second, _ = (qp["id"] for qp in merged(traced.rank(), "ib_qp"))
+    rows = result.tables["qp_transitions"].to_pylist()
+    born = {o["id"]: o["t_tsc"] for o in reversed(traced.rank().objects_of("ib_qp"))}
+    for qp, states in ((first, ["init", "rtr", "rts"]), (second, ["init", "rtr", "rts", "error"])):
+        mine = [row for row in rows if row["object"] == qp]
+        assert [row["state"] for row in mine] == states
+        times = [born[qp], *(row["t_tsc"] for row in mine)]
+        assert times == sorted(set(times))
+    assert result.tables["qp_sockets"].num_rows == 0
+
+
+def test_a_pause_of_the_recording_accuses_nobody(run, tmp_path: Path) -> None:
+    """Of four requests one is posted in the pause; all four complete."""
+    result = analysed(run("driver", "paused").out, tmp_path / "out")
+    completion = result.ledger["stages"]["completion"]
+    assert (completion["requests"], completion["cqes"], completion["joined"]) == (3, 4, 4)
+    assert (completion["send_posted"], completion["send_outstanding"]) == (4, 0)
+    assert result.ledger["balanced"]

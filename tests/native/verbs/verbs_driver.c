@@ -1,5 +1,6 @@
 /* Programs over the in-process libibverbs, one for each argument. Each does a known number of
  * things; the tests know them, too. */
+#include "verbs_client.h"
 #include "verbs_driver.h"
 
 struct ibv_context *context;
@@ -158,6 +159,13 @@ static int old(void)
     /* This one has no newer version: it gets the context of old. */
     struct ibv_comp_channel *channel = ibv_create_comp_channel((void *)opened);
     CHECK(channel && channel->context == (void *)opened && !ibv_destroy_comp_channel(channel));
+    /* Its other calls are made of those on the context of today. */
+    static const struct client client = {
+#define CLIENT_ROW(name) .name = name,
+        CLIENT_FUNCTIONS(CLIENT_ROW)
+#undef CLIENT_ROW
+    };
+    CHECK(!client_write(&client, opened->real) && !ibv_close_device(opened->real));
     return 0;
 }
 
@@ -168,6 +176,10 @@ int main(int argc, char **argv)
     bool known = false;
     if (!strcmp(what, "old"))
         return old();
+    if (!strcmp(what, "opened_at_once")) {
+        opened_at_once();
+        return 0;
+    }
     open_all();
     errno = 4242;
     for (size_t i = 0; i < sizeof(programs) / sizeof(programs[0]); i++)

@@ -63,8 +63,17 @@ int drain(struct ibv_cq *from);
     X("binding", binding)                                                                          \
     X("windows", windows)                                                                          \
     X("xrc", xrc)                                                                                  \
+    X("behind", behind)                                                                            \
+    X("late", late)                                                                                \
+    X("refusals", refusals)                                                                        \
+    X("structures", structures)                                                                    \
+    X("unknown_ops", unknown_ops)                                                                  \
+    X("ambiguous", ambiguous)                                                                      \
+    X("failing_polls", failing_polls)                                                              \
+    X("paused", paused)                                                                            \
     X("polls", polls)                                                                              \
     X("reopen", reopen)
+void opened_at_once(void);
 #define DECLARE(name, function) void function(int n);
 PROGRAMS(DECLARE)
 #undef DECLARE

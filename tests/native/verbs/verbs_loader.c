@@ -1,10 +1,11 @@
 /* Clients that are not linked with libibverbs: usage: loader plugin|dlsym|dlvsym|next PATH */
 #define _GNU_SOURCE
 #include <dlfcn.h>
-#include <infiniband/verbs.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "verbs_client.h"
 
 static const char *version; /* NULL: dlsym */
 
@@ -19,17 +20,15 @@ static int run(void *handle)
     struct ibv_device **(*list)(int *) = look(handle, "ibv_get_device_list");
     struct ibv_context *(*open)(struct ibv_device *) = look(handle, "ibv_open_device");
     int (*close)(struct ibv_context *) = look(handle, "ibv_close_device");
-    struct ibv_cq *(*create)(struct ibv_context *, int, void *, struct ibv_comp_channel *, int) =
-        look(handle, "ibv_create_cq");
-    int (*destroy)(struct ibv_cq *) = look(handle, "ibv_destroy_cq");
-    if (!list || !open || !close || !create || !destroy || dlerror())
+    const struct client client = {
+#define ROW(name) .name = look(handle, #name),
+        CLIENT_FUNCTIONS(ROW)
+#undef ROW
+    };
+    if (!list || !open || !close || dlerror())
         return 3;
     struct ibv_context *context = open(list(NULL)[0]);
-    struct ibv_cq *cq = create(context, 16, NULL, NULL, 0);
-    struct ibv_wc wc;
-    if (!cq || ibv_poll_cq(cq, 1, &wc))
-        return 4;
-    return destroy(cq) || close(context);
+    return client_write(&client, context) || close(context);
 }
 
 /* Look-ups that are to be answered as if nothing was wrapped. */

@@ -6,7 +6,7 @@ void regions(int unused)
     (void)unused;
     struct ibv_dm dm = {.context = context};
     struct ibv_pd *other = ibv_alloc_pd(context);
-    struct ibv_mr *more[4];
+    struct ibv_mr *more[4], *broken;
     more[0] = ibv_reg_mr_iova(pd, memory, 100, 0x5000, 0);
     more[1] = ibv_reg_dmabuf_mr(pd, 0, 200, 0x7000, 11, IBV_ACCESS_LOCAL_WRITE);
     more[2] = ibv_reg_mr(pd, memory, 300, IBV_ACCESS_REMOTE_READ | IBV_ACCESS_RELAXED_ORDERING);
@@ -16,6 +16,8 @@ void regions(int unused)
     /* Other rights and another domain at the same place: still the same region. */
     CHECK(!ibv_rereg_mr(more[0], IBV_REREG_MR_CHANGE_ACCESS | IBV_REREG_MR_CHANGE_PD, other, NULL, 0,
                         IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE));
+    broken = ibv_reg_mr(pd, memory, 600, 0); /* a change that fails half way: it is none any more */
+    CHECK(ibv_rereg_mr(broken, IBV_REREG_MR_CHANGE_TRANSLATION, pd, memory, SIZE_MAX, 0));
     for (int i = 0; i < 4; i++)
         CHECK(more[i] && !ibv_dereg_mr(more[i]));
     CHECK(on_device && !ibv_dereg_mr(on_device) && !ibv_dealloc_pd(other));

@@ -1,14 +1,15 @@
 /* A plugin that links with libibverbs and is loaded RTLD_LOCAL, as UCX's transports are. */
-#include <infiniband/verbs.h>
+#include "verbs_client.h"
 
 int plugin_run(void);
 int plugin_run(void)
 {
+    static const struct client client = {
+#define ROW(name) .name = name,
+        CLIENT_FUNCTIONS(ROW)
+#undef ROW
+    };
     struct ibv_device **list = ibv_get_device_list(NULL);
     struct ibv_context *context = ibv_open_device(list[0]);
-    struct ibv_cq *cq = context ? ibv_create_cq(context, 16, NULL, NULL, 0) : NULL;
-    struct ibv_wc wc;
-    if (!cq || ibv_poll_cq(cq, 1, &wc))
-        return 1;
-    return ibv_destroy_cq(cq) || ibv_close_device(context);
+    return !context || client_write(&client, context) || ibv_close_device(context);
 }

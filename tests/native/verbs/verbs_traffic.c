@@ -112,6 +112,27 @@ void refused(int unused)
     CHECK(post(c, IBV_WR_RDMA_WRITE, 1, 1, 8, 0) == EINVAL);
 }
 
+extern void st_stop(void) __attribute__((weak));
+extern void st_start(void) __attribute__((weak));
+
+/* Four requests, of which one is posted while the recording is stopped; all completions are seen. */
+void paused(int unused)
+{
+    (void)unused;
+    struct ibv_qp *a = make_qp(IBV_QPT_RC, NULL, 1), *b = make_qp(IBV_QPT_RC, NULL, 1);
+    CHECK(st_stop && st_start);
+    pair(a, b);
+    for (uint64_t i = 0; i < 4; i++) {
+        if (i == 2)
+            st_stop();
+        CHECK(!post(a, IBV_WR_RDMA_WRITE, i, 1, 8, 0));
+        if (i == 2)
+            st_start();
+    }
+    CHECK(drain(cq) == 4);
+    CHECK(!ibv_destroy_qp(a) && !ibv_destroy_qp(b));
+}
+
 /* One queue pair, connected three times. */
 void again(int unused)
 {
@@ -170,12 +191,18 @@ void threads(int count)
 void forked(int unused)
 {
     (void)unused;
+    struct ibv_srq_init_attr attr = {.attr = {.max_wr = 64}};
+    struct ibv_srq *srq = ibv_create_srq(pd, &attr);
+    struct ibv_recv_wr receive = {.wr_id = 1}, *bad;
     struct ibv_qp *a = make_qp(IBV_QPT_RC, NULL, 1), *b = make_qp(IBV_QPT_RC, NULL, 1);
     pair(a, b);
     for (uint64_t i = 0; i < 5; i++)
         CHECK(!post(a, IBV_WR_RDMA_WRITE, i, 1, 8, 0));
+    for (int i = 0; i < 2; i++)
+        CHECK(!ibv_post_srq_recv(srq, &receive, &bad));
     drain(cq);
     pid_t child = fork();
+    CHECK(!ibv_post_srq_recv(srq, &receive, &bad));
     for (uint64_t i = 0; i < (child ? 3 : 2); i++)
         CHECK(!post(a, IBV_WR_RDMA_WRITE, 100 + i, 1, 8, 0));
     drain(cq);

@@ -30,7 +30,7 @@ def test_all_layers_by_hook():
         "SIGMATRACE_OUT": "/data/run",
         "SIGMATRACE_RUN_ID": "ab",
         "SIGMATRACE_MODE": "simple",
-        "SIGMATRACE_LAYERS": "ofi,ucp,uct,verbs",
+        "SIGMATRACE_LAYERS": "ofi,ucp,uct,verbs,mlx5dv,cuda",
         "SIGMATRACE_CLOCK": "realtime",
         "LD_PRELOAD": f"{LIB}/libsigmatrace_core.so:{LIB}/libsigmatrace_ucx.so",
         "FI_PROVIDER_PATH": f"{LIB}/prov",

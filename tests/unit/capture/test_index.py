@@ -181,7 +181,7 @@ def test_indexes_are_small_and_picklable(tmp_path: Path) -> None:
             file.chunk(Schema.OP, 7, records(Schema.OP, 1000, t_tsc=at))
     index = index_file(path)
     packed = pickle.dumps(index)
-    assert len(packed) < 10_000 < path.stat().st_size // 50
+    assert len(packed) < 12_000 < path.stat().st_size // 50
     again = pickle.loads(packed)
     assert np.array_equal(again.chunks, index.chunks)
     assert again.chunks["count"].tolist() == [1000] * 20

@@ -69,7 +69,7 @@ def test_chunks_that_do_not_follow_the_layout_are_whole_but_unknown(tmp_path: Pa
     loose = map_item(Item.CHUNK, {"schema": 1, "data": b"x" * 32})
     packed = chunk_item(Schema.OP, 1, 0, records(Schema.OP, 2), codec=3)
     new = item(9, b"\x80") + chunk_item(77, 1, 0, records(Schema.OP, 1))
-    odd = map_item(Item.OBJECT, {"id": 4, "type": "gpu"})
+    odd = map_item(Item.OBJECT, {"id": 4, "type": "odd"})
     (tmp_path / NAME).write_bytes(header_item() + loose + packed + new + odd)
     loaded = load_folder(tmp_path)
     check_balance(loaded)
@@ -80,7 +80,7 @@ def test_chunks_that_do_not_follow_the_layout_are_whole_but_unknown(tmp_path: Pa
         "codec 3": 1,
         "item kind 9": 1,
         "schema 77": 1,
-        "object type 'gpu'": 1,
+        "object type 'odd'": 1,
     }
     assert loaded.run.column("damage", "what").tolist() == ["unknown"] * 5
     assert loaded.account.schemas["op"].read_open == 0

@@ -69,9 +69,26 @@ def test_requests_and_completions_of_verbs_get_the_times_of_posting_and_of_polli
     assert out.column("cqes", "posted_ns").tolist() == [START_NS + 10**9, 0, START_NS + 3 * 10**9]
 
 
-def test_the_position_of_a_post_is_no_time():
-    """Layer verbs keeps the position on the queue where others keep how long the call took."""
-    channels = [{"proc": 0, "layer": layer} for layer in (Layer.UCP, Layer.VERBS)]
+def test_doorbells_slots_and_kernels_get_times_and_lengths():
+    run = make_run(processes=[{}], clocks=[pair(0, 0), pair(0, 10)])
+    stage = Clock()
+    when = {"proc": [0, 0], "t_tsc": [tsc_at(1), tsc_at(3)]}
+    part = make_partition(
+        doorbells={**when, "delay_tsc": [3000, 0]},
+        wqes=when,
+        kernels={**when, "duration_tsc": [5 * HZ, 2**64 - 1]},
+    )
+    out = stage.apply(part, stage.resolve(stage.survey(run), run))
+    for table in ("doorbells", "wqes", "kernels"):
+        assert out.column(table, "t_ns").tolist() == [START_NS + s * 10**9 for s in (1, 3)]
+    assert out.column("doorbells", "delay_ns").tolist() == [1500, 0]
+    assert out.column("kernels", "duration_ns").tolist() == [5 * 10**9, 2**61]
+
+
+@pytest.mark.parametrize("layer", [Layer.VERBS, Layer.MLX5DV])
+def test_the_position_of_a_post_is_no_time(layer):
+    """Queue pairs keep the position on the queue where others keep how long the call took."""
+    channels = [{"proc": 0, "layer": one} for one in (Layer.UCP, layer)]
     run = make_run(processes=[{}], clocks=[pair(0, 0), pair(0, 10)], channels=channels)
     stage = Clock()
     ops = {"proc": [0] * 4, "channel": [0, 1, 1, 2], "op": [Op.SEND] * 4, "aux": [200] * 4}

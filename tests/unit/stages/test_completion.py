@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sigmatrace.stages.completion import Completion
-from sigmatrace.trace_format import NO_POSITION, Queue
+from sigmatrace.trace_format import NO_POSITION, Layer, Queue
 from tests.factories import make_partition, make_run
 
 REQUEST = st.fixed_dictionaries(
@@ -189,3 +189,24 @@ def test_receives_that_completed_were_posted_though_their_requests_are_lost(queu
     cqes = [{**REST, "proc": 0, "object": 1, "queue": queue, "first": k} for k in range(3)]
     (line,) = line_of([([], [{**row, "retired": retired} for row in cqes])])
     assert "; 3 of 3 posted receives;" in line
+
+
+def test_completions_of_a_gpus_requests_are_not_visible():
+    stage = Completion()
+    posts = [(1, k, Queue.SEND) for k in range(3)] + [(2, k, Queue.SEND) for k in (0, 4)]
+    rows = [{"proc": 0, "object": o, "position": k, "queue": q} for o, k, q in posts]
+    run = make_run(
+        processes=[{}],
+        endpoints=[{"object": 1, "layer": Layer.VERBS}, {"object": 2, "layer": Layer.MLX5DV}],
+    )
+    none = columns([], CQE_COLUMNS)
+    both = stage.resolve(stage.summarize(make_partition(requests=rows, cqes=none)), run)
+    account = stage.account(both)
+    assert (account["send_outstanding"], account["send_not_visible"]) == (3, 2)
+    assert stage.lines(both, run) == [
+        "completed  0 of 3 send requests, 3 outstanding; 0 of 0 posted receives; 0 errors",
+        "completed  2 requests of GPUs: not visible",
+    ]
+    alone = stage.resolve(stage.summarize(make_partition(requests=rows[3:], cqes=none)), run)
+    assert stage.lines(alone, run) == ["completed  2 requests of GPUs: not visible"]
+    assert stage.results(alone)["queues"].column("visible").to_pylist() == [False]

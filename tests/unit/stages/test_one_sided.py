@@ -80,3 +80,27 @@ def test_owner_and_region_are_those_of_a_search(regions, requests):
     assert {name: n for name, n in told["owners"].items() if n} == owners
     [equation] = told["balance"]
     assert sum(equation["right"]) == len(requests)
+
+
+def test_memory_of_layer_verbs_is_that_of_a_gpus_requests():
+    run = make_run(
+        processes=[{}, {}, {}],
+        channels=[
+            {**out_channel(0, peer, layer=Layer.MLX5DV, kind=Kind.RMA), "object": thing}
+            for thing, peer in ((8, 8), (9, 1), (9, 2))
+        ],
+        regions=[
+            {"proc": 1, "layer": layer, "key": key, "address": 4096, "length_bytes": 64}
+            for layer, key in ((Layer.VERBS, 5), (Layer.MLX5DV, 6), (Layer.UCP, 7))
+        ],
+    )
+    run = run.with_results({"routes": pa.table({"dst_proc": pa.array([1, 1, 2], pa.int32())})})
+    stage = OneSided()
+    request = {"proc": 0, "object": 8, "raddr": 4096, "size_bytes": 64}
+    requests = [{**request, "rkey": key} for key in (5, 6, 7)] + [{**request, "object": 9}]
+    part = stage.apply(make_partition(0, requests=requests), stage.survey(run))
+    assert part.column("requests", "region").tolist() == [0, 1, NO_REGION, NO_REGION]
+    assert part.column("requests", "owner").tolist() == [
+        *(RegionFate.REGION, RegionFate.REGION, RegionFate.NO_REGION),
+        RegionFate.TARGET_UNKNOWN,  # a DCI that reaches two processes
+    ]

@@ -33,6 +33,7 @@ static uint32_t next_in, next_out; /* where to look first */
 static uint32_t calls;             /* hand-overs so far: what the writer sleeps on */
 static uint32_t asleep;
 static int state = IDLE;
+static uint32_t own, ending; /* threads of ours; one of them ends the process */
 static bool kept; /* a segment could not be written: it is in the ring file only */
 
 static void nap(void)
@@ -64,7 +65,7 @@ static bool take_one(void)
 }
 
 /* Has the program ended its first thread by pthread_exit, and all others too? Then the process
- * would have ended with the last of them, and it is for this thread to do that. */
+ * would have ended with the last of them, and it is for a thread of ours to do that. */
 static bool is_last(void)
 {
     char text[512];
@@ -80,11 +81,23 @@ static bool is_last(void)
     if (!after || sscanf(after + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d"
                                     " %*d %*d %lu", &state, &threads) != 2)
         return false;
-    return state == 'Z' && threads <= 2;
+    return state == 'Z' && threads <= 1 + __atomic_load_n(&own, __ATOMIC_SEQ_CST);
+}
+
+void st_own_thread(void)
+{
+    __atomic_fetch_add(&own, 1, __ATOMIC_SEQ_CST);
+}
+
+void st_own_thread_ends(void)
+{
+    if (is_last() && !__atomic_exchange_n(&ending, 1, __ATOMIC_SEQ_CST))
+        exit(0);
 }
 
 static void *work(void *nothing)
 {
+    st_own_thread();
     prctl(PR_SET_NAME, "sigmatrace");
     /* It does not interrupt the thread that wakes it, whatever the program's own priority. */
     sched_setscheduler(0, SCHED_BATCH, &(struct sched_param){0});
@@ -96,8 +109,7 @@ static void *work(void *nothing)
         syscall(SYS_futex, &calls, FUTEX_WAIT_PRIVATE, seen, &(struct timespec){.tv_sec = 1}, NULL,
                 0);
         __atomic_store_n(&asleep, 0, __ATOMIC_SEQ_CST);
-        if (is_last())
-            exit(0);
+        st_own_thread_ends();
     }
     return nothing;
 }
@@ -188,7 +200,7 @@ void st_background_forked(bool may_start)
 {
     for (uint32_t i = 0; i < SLOTS; i++)
         slots[i] = NULL;
-    next_in = next_out = asleep = 0;
+    next_in = next_out = asleep = own = ending = 0;
     kept = false;
     state = may_start ? IDLE : NEVER;
 }

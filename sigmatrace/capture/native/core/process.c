@@ -16,6 +16,10 @@ static struct st_page idle_page = {.alive = 1};
 struct st_page *st_page = &idle_page;
 struct st_process st_process;
 
+#define LAYERS_AT_MOST 8u
+static void (*child_begins[LAYERS_AT_MOST])(void);
+static uint32_t child_begin_count;
+
 /* glibc's strerror may translate, and so allocate. */
 static const char *error_text(int error)
 {
@@ -176,6 +180,22 @@ void st_process_files_begin(void)
     errno = saved;
 }
 
+void st_on_child(void (*begin)(void))
+{
+    uint32_t at = __atomic_fetch_add(&child_begin_count, 1, __ATOMIC_RELAXED);
+    if (at < LAYERS_AT_MOST)
+        __atomic_store_n(&child_begins[at], begin, __ATOMIC_RELEASE);
+    else
+        st_lost("numbers of a layer in a child", 1);
+}
+
+static void layers_forked(void)
+{
+    for (uint32_t i = 0; i < LAYERS_AT_MOST; i++)
+        if (child_begins[i])
+            child_begins[i]();
+}
+
 /* In a child: forget what belongs to the parent's files. Its records are in its own memory,
  * which the child never touches again. */
 static bool revive(bool may_close)
@@ -194,6 +214,7 @@ static bool revive(bool may_close)
     st_pending_forked();
     st_names_forked();
     st_libraries_forked();
+    layers_forked();
     if (was_open) {
         st_process.state = ST_STATE_IDLE;
         st_process.reopen = true;

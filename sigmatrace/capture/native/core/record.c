@@ -1,4 +1,6 @@
 /* The hot path: check, store, count. */
+#include <string.h>
+
 #include "core.h"
 
 #define ST_INLINE static inline __attribute__((always_inline))
@@ -11,8 +13,9 @@ ST_INLINE void set_busy(struct st_thread *thread, uint32_t busy)
     __atomic_store_n(&thread->busy, busy, __ATOMIC_RELAXED);
 }
 
-/* Makes or empties the segment. Called with `busy` set. */
-static __attribute__((noinline, cold)) bool make_room(struct st_thread *thread, uint32_t schema)
+/* Makes or empties the segment, so that `count` records fit. Called with `busy` set. */
+static __attribute__((noinline, cold)) bool make_room(struct st_thread *thread, uint32_t schema,
+                                                      uint32_t count)
 {
     struct st_segment *segment = &thread->segments[schema];
     st_clock_check();
@@ -22,50 +25,53 @@ static __attribute__((noinline, cold)) bool make_room(struct st_thread *thread, 
     bool done = !segment->area ? st_segment_make(thread, schema)
                                : st_segment_hand_over(thread, schema) ||
                                      st_segment_flush(thread, schema);
-    if (done && segment->control->count < segment->capacity)
+    if (done && segment->control->count + count <= segment->capacity)
         return true;
-    segment->control->dropped = ++thread->dropped[schema];
+    segment->control->dropped = thread->dropped[schema] += count;
     return false;
 }
 
-static __attribute__((noinline, cold)) void drop_nested(struct st_thread *thread, uint32_t schema)
+static __attribute__((noinline, cold)) void drop_nested(struct st_thread *thread, uint32_t schema,
+                                                        uint32_t count)
 {
-    uint64_t dropped = ++thread->dropped[schema];
+    uint64_t dropped = thread->dropped[schema] += count;
     if (thread->segments[schema].area)
         thread->segments[schema].control->dropped = dropped;
 }
 
-static __attribute__((noinline, cold)) struct st_thread *enter_slow(uint32_t schema)
+static __attribute__((noinline, cold)) struct st_thread *enter_slow(uint32_t schema, uint32_t count)
 {
     struct st_thread *thread = st_thread_self();
     if (!thread && __atomic_load_n(&st_process.state, __ATOMIC_RELAXED) == ST_STATE_FAILED) {
         struct st_thread *known = st_thread_known();
         st_process_say_failure();
         if (known)
-            known->dropped[schema]++;
+            known->dropped[schema] += count;
         else
             st_process_refuse("record after the recording had stopped");
     }
     return thread;
 }
 
-/* The calling thread with room for a record, marked busy; NULL when nothing can be stored. */
-ST_INLINE struct st_thread *enter(uint32_t schema)
+/* The calling thread with room for `count` records in a row, marked busy; NULL when nothing can
+ * be stored. */
+ST_INLINE struct st_thread *enter_for(uint32_t schema, uint32_t count)
 {
     struct st_thread *thread = st_local.thread;
     if (ST_UNLIKELY(st_local.generation != st_generation())) {
-        thread = enter_slow(schema);
+        thread = enter_slow(schema, count);
         if (!thread)
             return NULL;
     }
     if (ST_UNLIKELY(thread->busy)) {
-        drop_nested(thread, schema);
+        drop_nested(thread, schema, count);
         return NULL;
     }
     set_busy(thread, 1);
     ST_BARRIER();
     struct st_segment *segment = &thread->segments[schema];
-    if (ST_UNLIKELY(segment->control->count >= segment->capacity) && !make_room(thread, schema)) {
+    if (ST_UNLIKELY(segment->control->count + count > segment->capacity) &&
+        !make_room(thread, schema, count)) {
         ST_BARRIER();
         set_busy(thread, 0);
         return NULL;
@@ -73,20 +79,24 @@ ST_INLINE struct st_thread *enter(uint32_t schema)
     return thread;
 }
 
+ST_INLINE struct st_thread *enter(uint32_t schema) { return enter_for(schema, 1); }
+
 ST_INLINE void *slot(struct st_thread *thread, uint32_t schema)
 {
     struct st_segment *segment = &thread->segments[schema];
     return segment->records + segment->control->count * st_record_size[schema];
 }
 
-ST_INLINE void leave(struct st_thread *thread, uint32_t schema)
+ST_INLINE void leave_with(struct st_thread *thread, uint32_t schema, uint32_t count)
 {
     struct st_control *control = thread->segments[schema].control;
-    ST_BARRIER(); /* the record is there before the count says so */
-    __atomic_store_n(&control->count, control->count + 1, __ATOMIC_RELEASE);
+    ST_BARRIER(); /* the records are there before the count says so */
+    __atomic_store_n(&control->count, control->count + count, __ATOMIC_RELEASE);
     ST_BARRIER();
     set_busy(thread, 0);
 }
+
+ST_INLINE void leave(struct st_thread *thread, uint32_t schema) { leave_with(thread, schema, 1); }
 
 ST_INLINE void tick(uint64_t t_tsc)
 {
@@ -243,6 +253,34 @@ void st_mark(uint64_t t_tsc, double value, uint32_t name, uint8_t kind)
     *record = (struct st_mark_record){.t_tsc = t_tsc, .value = value, .name = name, .kind = kind};
     leave(thread, ST_SCHEMA_MARK);
     tick(t_tsc);
+}
+
+void st_doorbell(const struct st_doorbell_record *from)
+{
+    struct st_thread *thread = enter(ST_SCHEMA_DOORBELL);
+    if (ST_UNLIKELY(!thread))
+        return;
+    *(struct st_doorbell_record *)slot(thread, ST_SCHEMA_DOORBELL) = *from;
+    leave(thread, ST_SCHEMA_DOORBELL);
+    tick(from->t_tsc);
+}
+
+void st_kernel(const struct st_kernel_record *from)
+{
+    struct st_thread *thread = enter(ST_SCHEMA_KERNEL);
+    if (ST_UNLIKELY(!thread))
+        return;
+    *(struct st_kernel_record *)slot(thread, ST_SCHEMA_KERNEL) = *from;
+    leave(thread, ST_SCHEMA_KERNEL);
+}
+
+void st_wqe_store(const struct st_wqe_record *from, uint32_t count)
+{
+    struct st_thread *thread = enter_for(ST_SCHEMA_WQE, count);
+    if (ST_UNLIKELY(!thread))
+        return;
+    memcpy(slot(thread, ST_SCHEMA_WQE), from, count * sizeof(*from));
+    leave_with(thread, ST_SCHEMA_WQE, count);
 }
 
 bool st_channel_store(const struct st_channel_record *from)

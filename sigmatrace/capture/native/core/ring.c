@@ -69,6 +69,21 @@ static int prefault(volatile uint8_t *p, uint64_t size)
     return 0;
 }
 
+#define TRIES 16
+
+/* Some network file systems set a file's size back when two threads extend it at once, and what lies
+ * behind its end cannot be touched; nobody has written here yet, so it is extended again. */
+static int allocate_again(volatile uint8_t *p, uint64_t at, uint64_t size)
+{
+    int error = EFAULT;
+    for (int i = 0; i < TRIES && error == EFAULT; i++) {
+        error = allocate(at, size);
+        if (!error)
+            error = prefault(p, size);
+    }
+    return error;
+}
+
 static void *map(uint64_t at, uint64_t size, int *error)
 {
     *error = allocate(at, size);
@@ -80,6 +95,8 @@ static void *map(uint64_t at, uint64_t size, int *error)
         return NULL;
     }
     *error = prefault(p, size);
+    if (*error == EFAULT)
+        *error = allocate_again(p, at, size);
     if (*error) {
         munmap(p, size);
         return NULL;

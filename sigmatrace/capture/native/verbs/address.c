@@ -5,14 +5,10 @@ static void describe(uint32_t id, uint32_t pd, struct ibv_ah_attr *attr,
                      struct st_verbs_context *context)
 {
     struct st_object o;
-    union ibv_gid gid;
     st_object_begin(&o, "ib_ah", id);
     st_object_u64(&o, "device", context->device);
     st_object_u64(&o, "pd", pd);
     st_object_u64(&o, "port", attr->port_num);
-    int index = attr->is_global ? attr->grh.sgid_index : 0;
-    if (!context->library->ibv_query_gid(context->handle, attr->port_num, index, &gid))
-        st_object_bin(&o, "sgid", gid.raw, sizeof(gid.raw));
     if (attr->is_global)
         st_object_bin(&o, "dgid", attr->grh.dgid.raw, sizeof(attr->grh.dgid.raw));
     if (!attr->is_global || attr->dlid)

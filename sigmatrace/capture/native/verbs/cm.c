@@ -1,7 +1,5 @@
 /* rdma_cm: the socket addresses between which a queue pair is connected. The queue pair itself
  * is made and connected by calls of libibverbs that librdmacm makes. */
-#define _GNU_SOURCE
-#include <dlfcn.h>
 #include <netinet/in.h>
 
 #include "verbs.h"
@@ -30,24 +28,13 @@ static void describe(struct rdma_cm_id *id, const struct st_verbs_qp *qp)
     st_object_end(&o);
 }
 
-static create_function real_create(const void *caller)
-{
-    static create_function found;
-    create_function known = __atomic_load_n(&found, __ATOMIC_RELAXED);
-    if (known)
-        return known;
-    void *handle = dlopen("librdmacm.so.1", RTLD_LAZY | RTLD_NOLOAD);
-    known = (create_function)(handle ? st_dlvsym(handle, "rdma_create_qp_ex", "RDMACM_1.0") : NULL);
-    if (!known)
-        known = (create_function)st_next_symbol("rdma_create_qp_ex", caller);
-    __atomic_store_n(&found, known, __ATOMIC_RELAXED);
-    return known;
-}
-
 /* rdma_create_qp and rdma_create_ep come here as well. */
 ST_API int rdma_create_qp_ex(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *attr)
 {
-    create_function real = real_create(ST_CALLER);
+    int before = errno;
+    create_function real = (create_function)st_verbs_look_up(ST_CALLER, "librdmacm.so.1",
+                                                             "rdma_create_qp_ex", "RDMACM_1.0");
+    errno = before;
     if (!real) {
         errno = ENOSYS;
         return -1;
@@ -58,4 +45,13 @@ ST_API int rdma_create_qp_ex(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *
         describe(id, qp);
     errno = saved;
     return result;
+}
+
+static const struct st_interposed wrappers[] = {
+    {"rdma_create_qp_ex", "RDMACM_1.0", rdma_create_qp_ex}, {NULL, NULL, NULL}};
+
+__attribute__((constructor)) static void start(void)
+{
+    if (st_layer_on(ST_LAYER_VERBS))
+        st_interpose("librdmacm", wrappers);
 }

@@ -29,6 +29,15 @@ static const char *state_name(enum ibv_qp_state state)
     return (unsigned)state < sizeof(names) / sizeof(names[0]) ? names[state] : "unknown";
 }
 
+/* When the state was entered, last: as a program learns of it. */
+static void put_time(struct st_object *o, enum ibv_qp_state state)
+{
+    static const char *const keys[] = {"reset_tsc", "init_tsc", "rtr_tsc",  "rts_tsc",
+                                       "sqd_tsc",   "sqe_tsc",  "error_tsc"};
+    if ((unsigned)state < sizeof(keys) / sizeof(keys[0]))
+        st_object_u64(o, keys[state], st_now());
+}
+
 void st_verbs_connection_begin(struct st_verbs_qp *state, enum ibv_qp_state now)
 {
     struct st_object o;
@@ -123,6 +132,7 @@ static void modified(struct st_verbs_qp *state, const struct ibv_qp_attr *attr, 
     if (mask & IBV_QP_STATE) {
         state->now = attr->qp_state;
         st_object_str(&o, "state", state_name(attr->qp_state));
+        put_time(&o, attr->qp_state);
     }
     if (mask & IBV_QP_PORT) {
         state->port = attr->port_num;

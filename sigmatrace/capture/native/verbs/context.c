@@ -10,10 +10,8 @@
 
 #include "verbs.h"
 
-#define CONTEXTS 1024u
-
-static struct st_verbs_context contexts[CONTEXTS];
-static uint32_t turn;
+static struct st_verbs_context contexts[ST_VERBS_CONTEXTS];
+static struct st_verbs_pool pool;
 
 /* Does this context have the member? Tables grow at their beginning. */
 #define HAS(extended, member)                                                                      \
@@ -28,13 +26,22 @@ static struct verbs_context *extended_of(struct ibv_context *context)
                : NULL;
 }
 
+/* The provider's own functions. */
+static void keep(struct st_verbs_context *state)
+{
+    struct verbs_context *extended = extended_of(state->handle);
+    state->ops = state->handle->ops;
+#define ST_KEEP(name) state->name = HAS(extended, name) ? extended->name : NULL;
+    ST_VERBS_EXTENDED(ST_KEEP)
+#undef ST_KEEP
+}
+
 static void patch(struct st_verbs_context *state)
 {
     struct ibv_context *context = state->handle;
     struct verbs_context *extended = extended_of(context);
-    state->ops = context->ops;
 #define ST_PATCH(name, wrapper)                                                                    \
-    if (context->ops.name)                                                                         \
+    if (state->ops.name)                                                                           \
         context->ops.name = wrapper;
     ST_PATCH(post_send, st_verbs_post_send)
     ST_PATCH(bind_mw, st_verbs_bind_mw)
@@ -46,10 +53,8 @@ static void patch(struct st_verbs_context *state)
     }
 #undef ST_PATCH
 #define ST_PATCH(name)                                                                             \
-    if (HAS(extended, name)) {                                                                     \
-        state->name = extended->name;                                                              \
-        extended->name = st_verbs_##name;                                                          \
-    }
+    if (state->name)                                                                               \
+        extended->name = st_verbs_##name;
     ST_VERBS_EXTENDED(ST_PATCH)
 #undef ST_PATCH
 }
@@ -70,24 +75,40 @@ static void library_seen(struct st_verbs_library *library)
 static struct st_verbs_context *opened(struct ibv_context *context,
                                        struct st_verbs_library *library)
 {
+    if (context->ops.post_send == st_verbs_post_send)
+        return NULL; /* patched by a state that is gone: what it stood for is not known */
     int saved = errno;
     library_seen(library);
     struct st_verbs_context *state =
-        st_verbs_state(contexts, &turn, CONTEXTS, sizeof(contexts[0]));
+        st_verbs_state(contexts, &pool, ST_VERBS_CONTEXTS, sizeof(contexts[0]));
     if (state) {
         *state = (struct st_verbs_context){.taken = 1,
                                            .index = (uint32_t)(state - contexts),
                                            .handle = context,
                                            .library = library,
                                            .device = st_verbs_device(context, library)};
+        keep(state);
         if (st_verbs_put(ST_VERBS_HOT, context, state)) {
-            patch(state);
+            patch(state); /* the wrappers look for the state */
         } else {
-            __atomic_store_n(&state->taken, 0, __ATOMIC_RELEASE);
+            st_verbs_state_give(state, &pool);
             state = NULL;
         }
     }
     errno = saved;
+    return state;
+}
+
+/* Made behind our back. */
+static struct st_verbs_context *adopt(struct ibv_context *context,
+                                      struct st_verbs_library *library)
+{
+    if (!st_verbs_make_begin(ST_VERBS_MAKE_CONTEXT, context))
+        return NULL;
+    struct st_verbs_context *state = st_verbs_find(ST_VERBS_HOT, context);
+    if (!state)
+        state = opened(context, library);
+    st_verbs_make_end(ST_VERBS_MAKE_CONTEXT, context);
     return state;
 }
 
@@ -97,9 +118,14 @@ struct st_verbs_context *st_verbs_context_of(struct ibv_context *context, const 
     if (ST_LIKELY(state != NULL) || !st_verbs_on)
         return state;
     struct st_verbs_library *library = st_verbs_library(caller);
-    return library && context->ops.post_send != st_verbs_post_send
-               ? opened(context, library)
-               : NULL;
+    return library ? adopt(context, library) : NULL;
+}
+
+const struct ibv_context_ops *st_verbs_pass_on(struct ibv_context *context, const char *what)
+{
+    struct st_verbs_context *state = st_verbs_find(ST_VERBS_HOT, context);
+    st_lost(what, 1);
+    return state ? &state->ops : NULL;
 }
 
 struct st_verbs_library *st_verbs_library_of(struct ibv_context *context, const void *caller)
@@ -137,11 +163,11 @@ ST_API struct ibv_context *ibv_import_device(int cmd_fd)
 ST_API int ibv_close_device(struct ibv_context *context)
 {
     struct st_verbs_library *library = st_verbs_library_of(context, ST_CALLER);
-    struct st_verbs_context *state = st_verbs_take(ST_VERBS_HOT, context);
+    struct st_verbs_context *state = st_verbs_find(ST_VERBS_HOT, context);
     int result = library ? library->ibv_close_device(context) : ENOSYS;
-    if (state && result)
-        st_verbs_put(ST_VERBS_HOT, context, state);
-    else if (state)
-        __atomic_store_n(&state->taken, 0, __ATOMIC_RELEASE);
+    if (state && !result) {
+        st_verbs_remove(ST_VERBS_HOT, context, state);
+        st_verbs_state_give(state, &pool);
+    }
     return result;
 }

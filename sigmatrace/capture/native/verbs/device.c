@@ -1,8 +1,6 @@
 /* What is said of a device, once in a process: its ports and their GIDs. */
 #define _GNU_SOURCE
-#include <arpa/inet.h>
 #include <endian.h>
-#include <net/if.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -137,13 +135,18 @@ static void describe(struct ibv_context *context, struct st_verbs_library *libra
         describe_port(context, library, id, port);
 }
 
-uint32_t st_verbs_device(struct ibv_context *context, struct st_verbs_library *library)
+static uint32_t known(const struct ibv_context *context)
 {
     uint32_t n = __atomic_load_n(&device_count, __ATOMIC_ACQUIRE);
     for (uint32_t i = 0; i < n && i < DEVICES; i++)
         if (__atomic_load_n(&devices[i].id, __ATOMIC_ACQUIRE) &&
             !strcmp(devices[i].name, context->device->name))
             return devices[i].id;
+    return 0;
+}
+
+static uint32_t make(struct ibv_context *context, struct st_verbs_library *library)
+{
     uint32_t id = st_object_id(), at = __atomic_fetch_add(&device_count, 1, __ATOMIC_ACQ_REL);
     if (at < DEVICES) {
         snprintf(devices[at].name, sizeof(devices[at].name), "%s", context->device->name);
@@ -152,6 +155,20 @@ uint32_t st_verbs_device(struct ibv_context *context, struct st_verbs_library *l
     st_verbs_inside++;
     describe(context, library, id);
     st_verbs_inside--;
+    return id;
+}
+
+uint32_t st_verbs_device(struct ibv_context *context, struct st_verbs_library *library)
+{
+    uint32_t id = known(context);
+    if (id)
+        return id;
+    bool mine = st_verbs_make_begin(ST_VERBS_MAKE_DEVICE, devices);
+    id = known(context);
+    if (!id)
+        id = make(context, library);
+    if (mine)
+        st_verbs_make_end(ST_VERBS_MAKE_DEVICE, devices);
     return id;
 }
 

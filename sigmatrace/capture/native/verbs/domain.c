@@ -21,7 +21,15 @@ static uint32_t made(const char *type, const void *handle, struct st_verbs_conte
 static uint32_t known(const char *type, const void *handle, struct st_verbs_context *context)
 {
     uint32_t id = handle ? (uint32_t)(uintptr_t)st_verbs_find(ST_VERBS_COLD, handle) : 0;
-    return id || !handle ? id : made(type, handle, context, 0);
+    if (id || !handle)
+        return id;
+    bool mine = st_verbs_make_begin(ST_VERBS_MAKE_OBJECT, handle);
+    id = (uint32_t)(uintptr_t)st_verbs_find(ST_VERBS_COLD, handle);
+    if (!id)
+        id = made(type, handle, context, 0);
+    if (mine)
+        st_verbs_make_end(ST_VERBS_MAKE_OBJECT, handle);
+    return id;
 }
 
 uint32_t st_verbs_pd(struct ibv_pd *pd, struct st_verbs_context *context)

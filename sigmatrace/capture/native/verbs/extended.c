@@ -17,7 +17,14 @@
     X(wr_rdma_write) X(wr_rdma_write_imm) X(wr_send) X(wr_send_imm) X(wr_send_inv) X(wr_send_tso)  \
     X(wr_set_ud_addr) X(wr_set_xrc_srqn) X(wr_set_inline_data) X(wr_set_inline_data_list)          \
     X(wr_set_sge) X(wr_set_sge_list) X(wr_start) X(wr_complete) X(wr_abort)
-#define ATOMIC_WRITE (1u << 12) /* IBV_QP_EX_WITH_ATOMIC_WRITE */
+/* What a queue pair may be asked to offer. Another kind of request would take a position that is not
+ * counted here. */
+#define KNOWN_OPS                                                                                  \
+    ((uint64_t)(IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM |                   \
+                IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ |    \
+                IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD |          \
+                IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_SEND_WITH_INV | \
+                IBV_QP_EX_WITH_TSO | IBV_QP_EX_WITH_ATOMIC_WRITE))
 
 #define BATCHES 512u
 #define FIRST_ROOM 64u
@@ -28,7 +35,7 @@ struct batch {
     struct st_verbs_wr *wrs;
 };
 static struct batch batches[BATCHES];
-static uint32_t batch_turn;
+static struct st_verbs_pool batch_pool;
 static __thread uint32_t batch_last; /* 1 + the one that this thread had before */
 
 struct st_verbs_extended {
@@ -39,9 +46,8 @@ struct st_verbs_extended {
     FIELD(wr_atomic_write)
 #undef FIELD
 };
-#define EXTENDED (1u << 15)
-static struct st_verbs_extended extended[EXTENDED];
-static uint32_t turn;
+static struct st_verbs_extended extended[ST_VERBS_QPS];
+static struct st_verbs_pool pool;
 
 static struct batch *take_batch(void)
 {
@@ -49,7 +55,7 @@ static struct batch *take_batch(void)
     struct batch *batch = batch_last ? &batches[batch_last - 1] : NULL;
     if (!batch || !__atomic_compare_exchange_n(&batch->taken, &no, 1, false, __ATOMIC_ACQUIRE,
                                                __ATOMIC_RELAXED))
-        batch = st_verbs_state(batches, &batch_turn, BATCHES, sizeof(batches[0]));
+        batch = st_verbs_state(batches, &batch_pool, BATCHES, sizeof(batches[0]));
     if (batch) {
         batch_last = (uint32_t)(batch - batches) + 1;
         batch->count = 0;
@@ -59,7 +65,7 @@ static struct batch *take_batch(void)
 
 static void give_batch(struct batch *batch)
 {
-    __atomic_store_n(&batch->taken, 0, __ATOMIC_RELEASE);
+    st_verbs_state_give(batch, &batch_pool);
 }
 
 static __attribute__((noinline, cold)) bool grow(struct batch *batch)
@@ -141,7 +147,7 @@ NOTE(wr_rdma_read, (struct ibv_qp_ex * handle, uint32_t rkey, uint64_t raddr),
 NOTE(wr_atomic_write,
      (struct ibv_qp_ex * handle, uint32_t rkey, uint64_t raddr, const void *value),
      (handle, rkey, raddr, value), {
-         struct st_verbs_wr *wr = add(qp, handle, 15 /* IBV_WR_ATOMIC_WRITE */);
+         struct st_verbs_wr *wr = add(qp, handle, IBV_WR_ATOMIC_WRITE);
          wr->rkey = rkey;
          wr->raddr = raddr;
          wr->size = 8;
@@ -278,30 +284,44 @@ static int wr_complete(struct ibv_qp_ex *handle)
     return result;
 }
 
-void st_verbs_qp_extend(struct ibv_qp_ex *qp, struct st_verbs_qp *state)
+static void extend(struct ibv_qp_ex *qp, struct st_verbs_qp *state)
 {
-    if (state->extended)
+    if (state->send_ops & ~KNOWN_OPS) {
+        st_lost("verbs: queue pair that offers requests of a kind that is not known", 1);
         return;
-    struct st_verbs_extended *e = st_verbs_state(extended, &turn, EXTENDED, sizeof(extended[0]));
+    }
+    struct st_verbs_extended *e =
+        st_verbs_state(extended, &pool, ST_VERBS_QPS, sizeof(extended[0]));
     if (!e)
         return;
     *e = (struct st_verbs_extended){.taken = 1};
+#define KEEP(name) e->name = qp->name;
+    FUNCTIONS(KEEP)
+#undef KEEP
     state->extended = e;
 #define WRAP(name)                                                                                 \
-    if (qp->name) {                                                                                \
-        e->name = qp->name;                                                                        \
-        qp->name = name;                                                                           \
-    }
+    if (e->name)                                                                                   \
+        qp->name = name;
     FUNCTIONS(WRAP)
-    if (state->send_ops & ATOMIC_WRITE) {
+    if (state->send_ops & IBV_QP_EX_WITH_ATOMIC_WRITE) {
+        e->wr_atomic_write = qp->wr_atomic_write;
         WRAP(wr_atomic_write)
     }
 #undef WRAP
 }
 
+void st_verbs_qp_extend(struct ibv_qp_ex *qp, struct st_verbs_qp *state)
+{
+    if (qp->wr_start == wr_start || !st_verbs_make_begin(ST_VERBS_MAKE_EXTENDED, qp))
+        return;
+    if (!state->extended)
+        extend(qp, state);
+    st_verbs_make_end(ST_VERBS_MAKE_EXTENDED, qp);
+}
+
 void st_verbs_qp_unextend(struct st_verbs_qp *state)
 {
     if (state->extended)
-        __atomic_store_n(&state->extended->taken, 0, __ATOMIC_RELEASE);
+        st_verbs_state_give(state->extended, &pool);
     state->extended = NULL;
 }

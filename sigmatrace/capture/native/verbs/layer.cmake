@@ -1,5 +1,13 @@
 # The verbs layer: LD_PRELOAD shim for libibverbs and, where its header is, librdmacm.
 file(GLOB ST_VERBS_SOURCES CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/*.c)
+include(CheckStructHasMember)
+set(CMAKE_REQUIRED_INCLUDES ${verbs_INCLUDE})
+check_struct_has_member("struct ibv_qp_ex" wr_atomic_write infiniband/verbs.h ST_VERBS_NEW_ENOUGH)
+unset(CMAKE_REQUIRED_INCLUDES)
+if(NOT ST_VERBS_NEW_ENOUGH)
+  message(STATUS "sigmatrace: layer verbs left out: infiniband/verbs.h is older than that of rdma-core 44")
+  return()
+endif()
 find_path(rdmacm_INCLUDE rdma/rdma_cma.h)
 if(NOT rdmacm_INCLUDE)
   message(STATUS "sigmatrace: no addresses of rdma_cm: no rdma/rdma_cma.h; Debian package librdmacm-dev brings it")

@@ -6,9 +6,6 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
-#include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 
 #include "interpose.h"
@@ -27,6 +24,13 @@ static const struct st_interposed wrappers[] = {
 #undef ST_ROW
     {NULL, NULL, NULL}};
 
+static void forked(void)
+{
+    st_verbs_makings_forked();
+    st_verbs_qps_forked();
+    st_verbs_queues_forked();
+}
+
 __attribute__((constructor)) static void start(void)
 {
     static const char *const names[ST_CALLS] = {
@@ -41,6 +45,7 @@ __attribute__((constructor)) static void start(void)
     for (int i = 0; i < ST_CALLS; i++)
         st_verbs_calls[i] = st_call_register(names[i]);
     st_interpose("libibverbs", wrappers);
+    st_on_child(forked);
 }
 
 static bool is_own(const void *symbol)
@@ -49,28 +54,26 @@ static bool is_own(const void *symbol)
     return dladdr(&libraries, &ours) && dladdr(symbol, &its) && ours.dli_fbase == its.dli_fbase;
 }
 
-/* `name` by a handle, when it is not the wrapper; keeps the library loaded when found. */
-static void *open_of(void *handle)
+/* Seen from the loaded file `scope`, when it is not the wrapper. */
+static void *seen_from(const char *scope, const char *name, const char *version)
 {
-    void *found = handle ? st_dlvsym(handle, "ibv_open_device", "IBVERBS_1.1") : NULL;
+    void *handle = dlopen(scope, RTLD_LAZY | RTLD_NOLOAD);
+    void *found = handle ? st_dlvsym(handle, name, version) : NULL;
+    if (handle)
+        dlclose(handle);
     return found && !is_own(found) ? found : NULL;
 }
 
-static void *look_up_open(const void *caller)
+void *st_verbs_look_up(const void *caller, const char *file, const char *name,
+                       const char *version)
 {
     Dl_info info;
-    void *scope = NULL, *found = NULL;
-    if (caller && dladdr(caller, &info) && info.dli_fname) {
-        scope = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
-        found = open_of(scope);
-        if (scope)
-            dlclose(scope);
-    }
-    if (!found && (scope = dlopen("libibverbs.so.1", RTLD_LAZY | RTLD_NOLOAD))) {
-        found = open_of(scope);
-        dlclose(scope);
-    }
-    return found ? found : st_next_symbol("ibv_open_device", caller);
+    void *found = NULL;
+    if (caller && dladdr(caller, &info) && info.dli_fname)
+        found = seen_from(info.dli_fname, name, version);
+    if (!found)
+        found = seen_from(file, name, version);
+    return found ? found : st_next_symbol(name, caller);
 }
 
 static struct st_verbs_library *known(void *open)
@@ -103,7 +106,7 @@ static struct st_verbs_library *load(void *open)
 
 static struct st_verbs_library *resolve(const void *caller)
 {
-    void *open = look_up_open(caller);
+    void *open = st_verbs_look_up(caller, "libibverbs.so.1", "ibv_open_device", "IBVERBS_1.1");
     struct st_verbs_library *library = open ? known(open) : NULL;
     if (library || !open || !(library = load(open)))
         return library;
@@ -120,10 +123,48 @@ static struct st_verbs_library *resolve(const void *caller)
     return library;
 }
 
+/* What was found for the callers of one object, by its place and name: another may come to lie where
+ * it lay. Rows are only added. */
+#define CALLERS 256u
+static struct {
+    uint64_t key; /* stored last */
+    struct st_verbs_library *library;
+} callers[CALLERS];
+static uint32_t caller_count;
+
+static uint64_t key_of(const void *caller)
+{
+    Dl_info info;
+    if (!caller || !dladdr(caller, &info) || !info.dli_fname)
+        return 0;
+    uint64_t key = (uintptr_t)info.dli_fbase;
+    for (const char *p = info.dli_fname; *p; p++)
+        key = (key ^ (uint8_t)*p) * 0x100000001b3ull;
+    return key;
+}
+
+static struct st_verbs_library *library_of(const void *caller)
+{
+    uint64_t key = key_of(caller);
+    uint32_t n = __atomic_load_n(&caller_count, __ATOMIC_ACQUIRE);
+    for (uint32_t i = 0; key && i < n && i < CALLERS; i++)
+        if (__atomic_load_n(&callers[i].key, __ATOMIC_ACQUIRE) == key)
+            return callers[i].library;
+    struct st_verbs_library *library = resolve(caller);
+    if (key && library && n < CALLERS) {
+        uint32_t at = __atomic_fetch_add(&caller_count, 1, __ATOMIC_ACQ_REL);
+        if (at < CALLERS) {
+            callers[at].library = library;
+            __atomic_store_n(&callers[at].key, key, __ATOMIC_RELEASE);
+        }
+    }
+    return library;
+}
+
 struct st_verbs_library *st_verbs_library(const void *caller)
 {
     int saved = errno;
-    struct st_verbs_library *library = resolve(caller);
+    struct st_verbs_library *library = library_of(caller);
     if (!library)
         library = __atomic_load_n(&libraries, __ATOMIC_ACQUIRE);
     errno = saved;

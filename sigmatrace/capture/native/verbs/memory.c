@@ -10,6 +10,17 @@ struct registration {
     bool has_iova;
 };
 
+/* What a region's handle leads to: its object and, as a change need not name them, its rights. */
+static void *pack(uint32_t id, int access)
+{
+    return (void *)(uintptr_t)((uint64_t)(uint32_t)access << 32 | id);
+}
+
+static int access_of(const void *packed)
+{
+    return (int)(uint32_t)((uintptr_t)packed >> 32);
+}
+
 static void registered(const struct registration *r, struct st_verbs_context *context)
 {
     int saved = errno;
@@ -32,7 +43,7 @@ static void registered(const struct registration *r, struct st_verbs_context *co
     if (r->dmabuf >= 0)
         st_object_u64(&o, "dmabuf_fd", (unsigned)r->dmabuf);
     st_object_end(&o);
-    st_verbs_put(ST_VERBS_COLD, r->mr, (void *)(uintptr_t)id);
+    st_verbs_put(ST_VERBS_COLD, r->mr, pack(id, r->access));
     errno = saved;
 }
 
@@ -97,21 +108,28 @@ struct ibv_mr *st_verbs_alloc_null_mr(struct ibv_pd *pd)
 }
 
 /* It stays where it was: the same object, with what may have changed. */
-static void changed(struct ibv_mr *mr, const struct st_verbs_ending *same, int flags, int access,
+static void changed(struct ibv_mr *mr, const struct st_verbs_ending *same, int access,
                     struct st_verbs_context *context)
 {
     int saved = errno;
     struct st_object o;
-    uint32_t pd = st_verbs_pd(mr->pd, context);
-    st_object_begin(&o, "memory", (uint32_t)(uintptr_t)same->id);
+    uint32_t id = (uint32_t)(uintptr_t)same->id, pd = st_verbs_pd(mr->pd, context);
+    st_object_begin(&o, "memory", id);
     st_object_u64(&o, "pd", pd);
     st_object_u64(&o, "key", mr->rkey);
     st_object_u64(&o, "lkey", mr->lkey);
-    if (flags & IBV_REREG_MR_CHANGE_ACCESS)
+    if (access >= 0)
         st_object_u64(&o, "access", (unsigned)access);
     st_object_end(&o);
-    st_verbs_put(ST_VERBS_COLD, mr, same->id);
+    st_verbs_put(ST_VERBS_COLD, mr, pack(id, access));
     errno = saved;
+}
+
+/* Errors that leave the region as it was; with IBV_REREG_MR_ERR_DO_FORK_OLD it is the new one, with
+ * others it is none. */
+static bool is_unchanged(int result)
+{
+    return result == IBV_REREG_MR_ERR_INPUT || result == IBV_REREG_MR_ERR_DONT_FORK_NEW;
 }
 
 ST_API int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *address,
@@ -120,16 +138,19 @@ ST_API int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *a
     ST_VERBS_ENTER(mr->context, ibv_rereg_mr, ENOSYS)
     struct st_verbs_ending before = st_verbs_ending(mr);
     int result = ST_VERBS_INSIDE(library->ibv_rereg_mr(mr, flags, pd, address, length, access));
-    if (!result && before.id && context && !(flags & IBV_REREG_MR_CHANGE_TRANSLATION)) {
-        changed(mr, &before, flags, access, context);
+    bool good = !result || result == IBV_REREG_MR_ERR_DO_FORK_OLD;
+    if (is_unchanged(result))
+        return result;
+    if (!(flags & IBV_REREG_MR_CHANGE_ACCESS))
+        access = before.id ? access_of(before.id) : -1;
+    if (good && before.id && context && !(flags & IBV_REREG_MR_CHANGE_TRANSLATION)) {
+        changed(mr, &before, access, context);
         return result;
     }
-    st_verbs_ended("memory", mr, &before, result);
-    if (!result && context) /* elsewhere: a new object */
+    st_verbs_ended("memory", mr, &before, 0);
+    if (good && context) /* elsewhere: a new object; the keys reach it by its address */
         registered(&(struct registration){.mr = mr, .pd = mr->pd, .address = (uintptr_t)mr->addr,
-                                          .length = mr->length,
-                                          .access = flags & IBV_REREG_MR_CHANGE_ACCESS ? access : -1,
-                                          .dmabuf = -1},
+                                          .length = mr->length, .access = access, .dmabuf = -1},
                    context);
     return result;
 }

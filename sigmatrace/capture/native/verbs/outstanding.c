@@ -215,7 +215,7 @@ bool st_verbs_retire(struct st_verbs_queue *queue, uint64_t wr_id, bool failed, 
     bool known = ST_UNLIKELY(failed) ? retire_failed(queue, wr_id, several, match)
                                      : retire(queue, wr_id, several, match);
     if (ST_UNLIKELY(!known)) {
-        *match = (struct st_verbs_match){ST_NO_POSITION, ST_NO_POSITION, 0, 0};
+        *match = (struct st_verbs_match)ST_VERBS_NO_MATCH;
         st_lost("verbs: completion whose request is not known", 1);
     }
     return known;

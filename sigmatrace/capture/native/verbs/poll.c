@@ -65,16 +65,16 @@ static void arrived(const struct polled *polled, struct st_verbs_qp *qp, const s
 
 /* Of which queue is it? Of an error the opcode is not defined: the queue that expects it, and
  * where both do, what the provider says all the same. */
-static bool is_receive(const struct st_verbs_qp *qp, const struct st_verbs_cq *cq,
+static bool is_receive(struct st_verbs_qp *qp, const struct st_verbs_cq *cq,
                        const struct ibv_wc *wc)
 {
     if (ST_LIKELY(wc->status == IBV_WC_SUCCESS)) /* a provider's own requests come last */
         return wc->opcode & RECEIVES && wc->opcode < IBV_WC_DRIVER1;
     if (qp->send_cq != qp->receive_cq)
         return qp->receive_cq == cq;
-    bool sent = st_verbs_expects((struct st_verbs_queue *)&qp->send, wc->wr_id, true);
+    bool sent = st_verbs_expects(&qp->send, wc->wr_id, true);
     bool received = qp->shared_receive ||
-                    st_verbs_expects((struct st_verbs_queue *)&qp->receive, wc->wr_id, true);
+                    st_verbs_expects(&qp->receive, wc->wr_id, true);
     return sent == received ? wc->opcode & RECEIVES : received;
 }
 
@@ -89,7 +89,9 @@ static void store(const struct polled *polled, struct st_verbs_qp *qp, const str
                               .position = match->position,
                               .first = match->first,
                               .status = (uint8_t)wc->status,
-                              .queue = !receive ? 1 : qp->shared_receive ? 3 : 2};
+                              .queue = !receive             ? ST_QUEUE_SEND
+                                       : qp->shared_receive ? ST_QUEUE_SHARED
+                                                            : ST_QUEUE_RECV};
     if (failed) {
         r.opcode = receive ? RECEIVES : st_verbs_wc_opcode(match->opcode);
     } else {
@@ -106,9 +108,9 @@ static void store(const struct polled *polled, struct st_verbs_qp *qp, const str
 
 static void completed(const struct polled *polled, const struct ibv_wc *wc)
 {
-    struct st_verbs_match match = {ST_NO_POSITION, ST_NO_POSITION, 0, 0};
+    struct st_verbs_match match = ST_VERBS_NO_MATCH;
     struct st_verbs_qp *qp =
-        st_verbs_find(ST_VERBS_HOT, st_verbs_number(polled->cq->context, wc->qp_num));
+        st_verbs_find(ST_VERBS_NUMBERS, st_verbs_number(polled->cq->context, wc->qp_num));
     if (ST_UNLIKELY(!qp)) {
         st_lost("verbs: completion of a queue pair that is not known", 1);
         return;
@@ -128,9 +130,9 @@ static void completed(const struct polled *polled, const struct ibv_wc *wc)
     store(polled, qp, wc, receive, &match);
 }
 
-/* One poll, empty (0) or not (1). The first thread, while it is alone, adds to a number that is
+/* One poll. The first thread, while it is alone, adds to a number that is
  * its own, by one instruction that a signal handler cannot split. */
-static inline void count_poll(struct st_verbs_cq *cq, int what)
+static inline void count_poll(struct st_verbs_cq *cq, enum st_verbs_poll what)
 {
     if (!st_verbs_full)
         return;
@@ -156,23 +158,20 @@ static __attribute__((noinline)) int polled_some(struct st_verbs_cq *cq, const s
     return count;
 }
 
-static __attribute__((noinline, cold)) int unknown(struct ibv_cq *handle, int count,
-                                                   struct ibv_wc *wc)
-{
-    struct st_verbs_context *context = st_verbs_find(ST_VERBS_HOT, handle->context);
-    st_lost("verbs: polls of a completion queue that is not known", 1);
-    return context ? context->ops.poll_cq(handle, count, wc) : -ENOSYS;
-}
-
 int st_verbs_poll_cq(struct ibv_cq *handle, int count, struct ibv_wc *wc)
 {
     struct st_verbs_cq *cq = st_verbs_find(ST_VERBS_HOT, handle);
     if (ST_UNLIKELY(!cq) && !(cq = st_verbs_cq_of(handle)))
-        return unknown(handle, count, wc);
+        return ST_VERBS_PASS_ON(handle, "verbs: polls of a completion queue that is not known",
+                                poll_cq(handle, count, wc), -ENOSYS);
     st_verbs_claim(&cq->owner);
     int got = cq->poll_cq(handle, count, wc);
-    count_poll(cq, got > 0);
-    return ST_LIKELY(got <= 0) ? got : polled_some(cq, wc, got);
+    if (ST_LIKELY(!got)) {
+        count_poll(cq, ST_VERBS_POLL_EMPTY);
+        return 0;
+    }
+    count_poll(cq, got > 0 ? ST_VERBS_POLL_SOME : ST_VERBS_POLL_FAILED);
+    return got > 0 ? polled_some(cq, wc, got) : got;
 }
 
 /* The current completion of an extended queue. */
@@ -198,22 +197,19 @@ static void polled_one(struct st_verbs_cq *cq, struct ibv_cq_ex *handle, enum st
     errno = saved;
 }
 
-static int next(struct ibv_cq_ex *handle, struct st_verbs_cq *cq, int result,
-                enum st_verbs_call call)
-{
-    count_poll(cq, !result);
-    if (!result)
-        polled_one(cq, handle, call);
-    return result;
-}
-
 static int start_poll(struct ibv_cq_ex *handle, struct ibv_poll_cq_attr *attr)
 {
     struct st_verbs_cq *cq = st_verbs_find(ST_VERBS_HOT, handle);
     if (ST_UNLIKELY(!cq))
         return ENOSYS;
     st_verbs_claim(&cq->owner);
-    return next(handle, cq, cq->start_poll(handle, attr), ST_CALL_START_POLL);
+    int result = cq->start_poll(handle, attr);
+    count_poll(cq, !result            ? ST_VERBS_POLL_SOME
+                   : result == ENOENT ? ST_VERBS_POLL_EMPTY
+                                      : ST_VERBS_POLL_FAILED);
+    if (!result)
+        polled_one(cq, handle, ST_CALL_START_POLL);
+    return result;
 }
 
 static int next_poll(struct ibv_cq_ex *handle)
@@ -221,7 +217,12 @@ static int next_poll(struct ibv_cq_ex *handle)
     struct st_verbs_cq *cq = st_verbs_find(ST_VERBS_HOT, handle);
     if (ST_UNLIKELY(!cq))
         return ENOSYS;
-    return next(handle, cq, cq->next_poll(handle), ST_CALL_NEXT_POLL);
+    int result = cq->next_poll(handle);
+    if (!result)
+        polled_one(cq, handle, ST_CALL_NEXT_POLL);
+    else if (result != ENOENT) /* that is the end of what start_poll began */
+        count_poll(cq, ST_VERBS_POLL_FAILED);
+    return result;
 }
 
 void st_verbs_cq_extend(struct ibv_cq_ex *cq, struct st_verbs_cq *state)

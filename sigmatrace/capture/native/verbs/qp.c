@@ -1,12 +1,8 @@
 /* Queue pairs: created, taken in, destroyed. */
-#include <pthread.h>
-
 #include "verbs.h"
 
-#define QPS (1u << 16)
-
-static struct st_verbs_qp qps[QPS];
-static uint32_t turn;
+static struct st_verbs_qp qps[ST_VERBS_QPS];
+static struct st_verbs_pool pool;
 
 /* What the creating call was told. */
 struct creation {
@@ -20,11 +16,23 @@ struct creation {
     uint64_t send_ops;
 };
 
+/* Both ways to it, or none. */
+static bool publish(struct ibv_qp *qp, struct st_verbs_qp *state)
+{
+    const void *number = st_verbs_number(state->context, state->qpn);
+    if (!st_verbs_put(ST_VERBS_NUMBERS, number, state))
+        return false;
+    if (st_verbs_put(ST_VERBS_HOT, qp, state))
+        return true;
+    st_verbs_remove(ST_VERBS_NUMBERS, number, state);
+    return false;
+}
+
 static struct st_verbs_qp *created(struct ibv_qp *qp, struct st_verbs_context *context,
                                    const struct creation *how)
 {
     int saved = errno;
-    struct st_verbs_qp *state = st_verbs_state(qps, &turn, QPS, sizeof(qps[0]));
+    struct st_verbs_qp *state = st_verbs_state(qps, &pool, ST_VERBS_QPS, sizeof(qps[0]));
     if (!state) {
         errno = saved;
         return NULL;
@@ -52,28 +60,29 @@ static struct st_verbs_qp *created(struct ibv_qp *qp, struct st_verbs_context *c
         .send = state->send,
         .receive = state->receive};
     st_verbs_connection_begin(state, qp->state);
-    st_verbs_put(ST_VERBS_HOT, qp, state);
-    st_verbs_put(ST_VERBS_HOT, st_verbs_number(context, state->qpn), state);
+    if (!publish(qp, state)) {
+        st_verbs_connection_end(state, st_now());
+        st_verbs_state_give(state, &pool);
+        state = NULL;
+    }
     errno = saved;
     return state;
 }
 
-struct st_verbs_qp *st_verbs_qp_adopt(struct ibv_qp *qp)
+static struct st_verbs_qp *adopt(struct ibv_qp *qp, struct st_verbs_context *context)
 {
-    struct st_verbs_qp *state = st_verbs_qp_of(qp);
-    if (state)
-        return state;
-    struct st_verbs_context *context = st_verbs_find(ST_VERBS_HOT, qp->context);
     struct ibv_qp_attr attr;
     struct ibv_qp_init_attr init;
-    if (!context)
-        return NULL;
     int saved = errno;
     struct creation how = {.type = qp->qp_type,
                            .send_cq = qp->send_cq,
                            .receive_cq = qp->recv_cq,
                            .srq = qp->srq,
                            .pd = qp->pd};
+    if (pool.full) { /* also the next of its requests comes here */
+        st_lost("verbs: more objects at once than can be traced", 1);
+        return NULL;
+    }
     if (!context->library->ibv_query_qp(qp, &attr, IBV_QP_CAP, &init)) {
         how.max_send = init.cap.max_send_wr;
         how.max_receive = init.cap.max_recv_wr;
@@ -81,6 +90,20 @@ struct st_verbs_qp *st_verbs_qp_adopt(struct ibv_qp *qp)
     }
     errno = saved;
     return created(qp, context, &how);
+}
+
+struct st_verbs_qp *st_verbs_qp_adopt(struct ibv_qp *qp)
+{
+    struct st_verbs_qp *state = st_verbs_qp_of(qp);
+    struct st_verbs_context *context =
+        state ? NULL : st_verbs_find(ST_VERBS_HOT, qp->context);
+    if (!context || !st_verbs_make_begin(ST_VERBS_MAKE_QP, qp))
+        return state;
+    state = st_verbs_qp_of(qp);
+    if (!state)
+        state = adopt(qp, context);
+    st_verbs_make_end(ST_VERBS_MAKE_QP, qp);
+    return state;
 }
 
 ST_API struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
@@ -137,19 +160,16 @@ struct ibv_qp *st_verbs_open_qp(struct ibv_context *handle, struct ibv_qp_open_a
 ST_API int ibv_destroy_qp(struct ibv_qp *qp)
 {
     ST_VERBS_ENTER(qp->context, ibv_destroy_qp, ENOSYS)
-    struct st_verbs_qp *state = context ? st_verbs_take(ST_VERBS_HOT, qp) : NULL;
-    if (state)
-        st_verbs_take(ST_VERBS_HOT, st_verbs_number(context, state->qpn));
+    struct st_verbs_qp *state = context ? st_verbs_qp_of(qp) : NULL;
     uint64_t t_tsc = st_now();
     int result = ST_VERBS_INSIDE(library->ibv_destroy_qp(qp));
     int saved = errno;
-    if (state && result) {
-        st_verbs_put(ST_VERBS_HOT, qp, state);
-        st_verbs_put(ST_VERBS_HOT, st_verbs_number(context, state->qpn), state);
-    } else if (state) {
+    if (state && !result) {
+        st_verbs_remove(ST_VERBS_HOT, qp, state);
+        st_verbs_remove(ST_VERBS_NUMBERS, st_verbs_number(context, state->qpn), state);
         st_verbs_connection_end(state, t_tsc);
         st_verbs_qp_unextend(state);
-        __atomic_store_n(&state->taken, 0, __ATOMIC_RELEASE);
+        st_verbs_state_give(state, &pool);
     }
     errno = saved;
     return result;
@@ -165,20 +185,13 @@ ST_API struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp)
     return extended;
 }
 
-/* In a child everything is counted from 0, as the core does with its channels. */
-static void forked(void)
+void st_verbs_qps_forked(void)
 {
-    for (uint32_t i = 0; i < QPS && i < turn; i++) {
+    for (uint32_t i = 0; i < ST_VERBS_QPS && i < pool.turn; i++) {
         if (!qps[i].taken)
             continue;
         qps[i].received = 0;
         st_verbs_queue_begin(&qps[i].send, qps[i].max_send);
         st_verbs_queue_begin(&qps[i].receive, qps[i].max_receive);
     }
-}
-
-__attribute__((constructor)) static void start(void)
-{
-    if (st_layer_on(ST_LAYER_VERBS))
-        pthread_atfork(NULL, NULL, forked);
 }

@@ -10,7 +10,7 @@ static uint32_t count_of(const struct ibv_recv_wr *wr, const struct ibv_recv_wr 
 }
 
 static void record(const struct ibv_recv_wr *wr, uint32_t count, uint32_t position, uint64_t t_tsc,
-                   uint32_t object, uint8_t queue)
+                   uint32_t object, enum st_queue queue)
 {
     for (; count; count--, position++, wr = wr->next) {
         uint64_t size = 0;
@@ -22,7 +22,7 @@ static void record(const struct ibv_recv_wr *wr, uint32_t count, uint32_t positi
             .size_bytes = size > UINT32_MAX ? UINT32_MAX : (uint32_t)size,
             .object = object,
             .position = position,
-            .opcode = UINT8_MAX,
+            .opcode = ST_OPCODE_RECEIVE,
             .sges = wr->num_sge > 255 ? 255 : (uint8_t)wr->num_sge,
             .queue = queue});
     }
@@ -31,24 +31,22 @@ static void record(const struct ibv_recv_wr *wr, uint32_t count, uint32_t positi
 int st_verbs_post_recv(struct ibv_qp *handle, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
 {
     struct st_verbs_qp *qp = st_verbs_qp_of(handle);
-    if (ST_UNLIKELY(!qp) && !(qp = st_verbs_qp_adopt(handle))) {
-        struct st_verbs_context *context =
-            st_verbs_find(ST_VERBS_HOT, handle->context);
-        st_lost("verbs: requests of a queue pair that is not known", 1);
-        return context ? context->ops.post_recv(handle, wr, bad) : ENOSYS;
-    }
+    if (ST_UNLIKELY(!qp) && !(qp = st_verbs_qp_adopt(handle)))
+        return ST_VERBS_PASS_ON(handle, ST_VERBS_NO_QP, post_recv(handle, wr, bad), ENOSYS);
+    struct ibv_recv_wr *refused = wr;
     uint64_t t_tsc = st_now();
     uint32_t count = count_of(wr, NULL), accepted = count;
     st_verbs_claim(&qp->receive.owner);
     uint32_t position = st_verbs_positions(&qp->receive, count), at = position;
     for (struct ibv_recv_wr *one = wr; one; one = one->next)
-        st_verbs_outstanding(&qp->receive, at++, t_tsc, one->wr_id, UINT8_MAX, true);
-    int result = qp->post_recv(handle, wr, bad);
+        st_verbs_outstanding(&qp->receive, at++, t_tsc, one->wr_id, ST_OPCODE_RECEIVE, true);
+    int result = qp->post_recv(handle, wr, &refused);
     if (ST_UNLIKELY(result)) {
-        accepted = count_of(wr, *bad);
+        *bad = refused;
+        accepted = count_of(wr, refused);
         st_verbs_refused(&qp->receive, position, count, accepted);
     }
-    record(wr, accepted, position, t_tsc, qp->id, 2);
+    record(wr, accepted, position, t_tsc, qp->id, ST_QUEUE_RECV);
     return result;
 }
 
@@ -56,16 +54,16 @@ int st_verbs_post_srq_recv(struct ibv_srq *handle, struct ibv_recv_wr *wr,
                            struct ibv_recv_wr **bad)
 {
     struct st_verbs_srq *srq = st_verbs_find(ST_VERBS_HOT, handle);
-    if (ST_UNLIKELY(!srq)) {
-        struct st_verbs_context *context =
-            st_verbs_find(ST_VERBS_HOT, handle->context);
-        st_lost("verbs: receives of a shared queue that is not known", 1);
-        return context ? context->ops.post_srq_recv(handle, wr, bad) : ENOSYS;
-    }
+    if (ST_UNLIKELY(!srq))
+        return ST_VERBS_PASS_ON(handle, "verbs: receives of a shared queue that is not known",
+                                post_srq_recv(handle, wr, bad), ENOSYS);
     uint64_t t_tsc = st_now();
-    int result = srq->post_srq_recv(handle, wr, bad);
-    uint32_t accepted = count_of(wr, result ? *bad : NULL);
+    struct ibv_recv_wr *refused = wr;
+    int result = srq->post_srq_recv(handle, wr, &refused);
+    if (result)
+        *bad = refused;
+    uint32_t accepted = count_of(wr, result ? refused : NULL);
     uint32_t position = __atomic_fetch_add(&srq->posted, accepted, __ATOMIC_RELAXED);
-    record(wr, accepted, position, t_tsc, srq->id, 3);
+    record(wr, accepted, position, t_tsc, srq->id, ST_QUEUE_SHARED);
     return result;
 }

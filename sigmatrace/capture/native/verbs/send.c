@@ -20,13 +20,13 @@ static const struct {
     [IBV_WR_BIND_MW] = {ST_OP_BIND, false, IBV_WC_BIND_MW},
     [IBV_WR_SEND_WITH_INV] = {ST_OP_SEND, true, IBV_WC_SEND},
     [IBV_WR_TSO] = {ST_OP_SEND, true, IBV_WC_TSO},
-    [15 /* IBV_WR_ATOMIC_WRITE */] = {ST_OP_PUT, false, 9 /* IBV_WC_ATOMIC_WRITE */},
+    [IBV_WR_ATOMIC_WRITE] = {ST_OP_PUT, false, IBV_WC_ATOMIC_WRITE},
 };
 #define KINDS (sizeof(kinds) / sizeof(kinds[0]))
 
 uint8_t st_verbs_wc_opcode(uint8_t wr_opcode)
 {
-    return wr_opcode < KINDS ? kinds[wr_opcode].completion : 0;
+    return wr_opcode < KINDS ? kinds[wr_opcode].completion : ST_OPCODE_UNKNOWN;
 }
 
 static __attribute__((noinline)) struct st_channel *make_channel(struct st_verbs_qp *qp,
@@ -103,7 +103,7 @@ static inline __attribute__((always_inline)) void record(const struct st_verbs_p
                                                .opcode = wr->opcode,
                                                .sges = wr->sges > 255 ? 255 : (uint8_t)wr->sges,
                                                .flags = wr->flags,
-                                               .queue = 1});
+                                               .queue = ST_QUEUE_SEND});
 }
 
 void st_verbs_posted(const struct st_verbs_post *post, const struct st_verbs_wr *wr,
@@ -130,7 +130,7 @@ read_wr(const struct ibv_send_wr *from, const struct st_verbs_qp *qp)
         /* fall through */
     case IBV_WR_RDMA_WRITE:
     case IBV_WR_RDMA_READ:
-    case 15: /* IBV_WR_ATOMIC_WRITE */
+    case IBV_WR_ATOMIC_WRITE:
         wr.raddr = from->wr.rdma.remote_addr;
         wr.rkey = from->wr.rdma.rkey;
         break;
@@ -188,34 +188,22 @@ static void keep(struct st_verbs_qp *qp, const struct ibv_send_wr *wr, uint32_t 
                              qp->signal_all || wr->send_flags & IBV_SEND_SIGNALED);
 }
 
-/* A queue pair that has no state: it is one too many, or its device is not traced. */
-static __attribute__((noinline, cold)) struct st_verbs_qp *
-unknown(struct ibv_qp *qp, struct st_verbs_context **context)
-{
-    *context = st_verbs_find(ST_VERBS_HOT, qp->context);
-    struct st_verbs_qp *state = *context ? st_verbs_qp_adopt(qp) : NULL;
-    if (!state)
-        st_lost("verbs: requests of a queue pair that is not known", 1);
-    return state;
-}
-
 int st_verbs_post_send(struct ibv_qp *handle, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
     struct st_verbs_qp *qp = st_verbs_qp_of(handle);
-    if (ST_UNLIKELY(!qp)) {
-        struct st_verbs_context *context;
-        if (!(qp = unknown(handle, &context)))
-            return context ? context->ops.post_send(handle, wr, bad) : ENOSYS;
-    }
+    if (ST_UNLIKELY(!qp) && !(qp = st_verbs_qp_adopt(handle)))
+        return ST_VERBS_PASS_ON(handle, ST_VERBS_NO_QP, post_send(handle, wr, bad), ENOSYS);
+    struct ibv_send_wr *refused = wr; /* not every way out of a provider says which one */
     struct st_verbs_post post = {.qp = qp, .t_tsc = st_verbs_now(), .call = ST_CALL_POST_SEND};
     uint32_t count = ST_LIKELY(wr && !wr->next) ? 1 : count_of(wr, NULL);
     st_verbs_claim(&qp->send.owner);
     uint32_t position = st_verbs_positions(&qp->send, count), accepted = count;
     if (st_verbs_full)
         keep(qp, wr, count, position, post.t_tsc);
-    int result = qp->post_send(handle, wr, bad);
+    int result = qp->post_send(handle, wr, &refused);
     if (ST_UNLIKELY(result)) {
-        accepted = count_of(wr, *bad);
+        *bad = refused;
+        accepted = count_of(wr, refused);
         st_verbs_refused(&qp->send, position, count, accepted);
     }
     post.depth = st_nesting;
@@ -232,9 +220,8 @@ int st_verbs_post_send(struct ibv_qp *handle, struct ibv_send_wr *wr, struct ibv
 int st_verbs_bind_mw(struct ibv_qp *handle, struct ibv_mw *mw, struct ibv_mw_bind *bind)
 {
     struct st_verbs_qp *qp = st_verbs_qp_of(handle);
-    struct st_verbs_context *context = NULL;
-    if (!qp && !(qp = unknown(handle, &context)))
-        return context ? context->ops.bind_mw(handle, mw, bind) : ENOSYS;
+    if (!qp && !(qp = st_verbs_qp_adopt(handle)))
+        return ST_VERBS_PASS_ON(handle, ST_VERBS_NO_QP, bind_mw(handle, mw, bind), ENOSYS);
     struct st_verbs_post post = {.qp = qp, .t_tsc = st_verbs_now(), .call = ST_CALL_BIND_MW};
     struct st_verbs_wr wr = {.wr_id = bind->wr_id,
                              .raddr = bind->bind_info.addr,

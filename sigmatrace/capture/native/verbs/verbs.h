@@ -16,7 +16,6 @@
 #define ST_CALLER __builtin_return_address(0)
 #define ST_LIKELY(x) __builtin_expect(!!(x), 1)
 #define ST_UNLIKELY(x) __builtin_expect(!!(x), 0)
-#define ST_NO_POSITION UINT32_MAX
 
 /* Set once by the constructor: is the layer chosen; does the mode record requests and
  * completions; does it read the time. */
@@ -24,7 +23,7 @@ extern bool st_verbs_on, st_verbs_full, st_verbs_timed;
 
 static inline uint64_t st_verbs_now(void) { return st_verbs_timed ? st_now() : 0; }
 
-/* --- calls.c: numbers for the `call` field ------------------------------------------------ */
+/* --- library.c: numbers for the `call` field ------------------------------------------------- */
 
 enum st_verbs_call {
     ST_CALL_POST_SEND,
@@ -37,7 +36,7 @@ enum st_verbs_call {
 };
 extern uint8_t st_verbs_calls[ST_CALLS];
 
-/* --- library.c: the real functions ------------------------------------------------------------ */
+/* --- library.c: the real functions --------------------------------------------------------------- */
 
 /* Wrapped functions of libibverbs, with the version node that the wrapper stands in for. */
 #define ST_VERBS_WRAPPED(X)                                                                        \
@@ -58,8 +57,7 @@ extern uint8_t st_verbs_calls[ST_CALLS];
     X(ibv_dereg_mr, "IBVERBS_1.1")
 #define ST_VERBS_CALLED(X)                                                                         \
     X(ibv_query_device, "IBVERBS_1.1") X(ibv_query_port, "IBVERBS_1.1")                            \
-    X(ibv_query_gid, "IBVERBS_1.1") X(_ibv_query_gid_ex, "IBVERBS_1.11")                           \
-    X(ibv_get_device_guid, "IBVERBS_1.1")
+    X(ibv_query_gid, "IBVERBS_1.1") X(ibv_get_device_guid, "IBVERBS_1.1")
 
 /* These are macros of the header as well. */
 #undef ibv_reg_mr
@@ -76,6 +74,10 @@ struct st_verbs_library {
 };
 /* The copy that the code at this return address uses; NULL when there is none. */
 struct st_verbs_library *st_verbs_library(const void *caller);
+/* The function that the code at this return address would get by this name: in its own scope, else
+ * from `file` where that is loaded, else wherever it is; NULL: there is none. */
+void *st_verbs_look_up(const void *caller, const char *file, const char *name,
+                       const char *version);
 
 /* libibverbs calls itself through the PLT: a wrapper inside another one passes the call on. */
 extern __thread uint32_t st_verbs_inside;
@@ -92,9 +94,13 @@ static inline void st_verbs_claim(uintptr_t *owner)
 
 /* --- table.c: states by handle ------------------------------------------------------------------ */
 
-/* Contexts, queues, and queue pairs by handle and by number; and, apart because they may be
+/* Contexts, queues and queue pairs by handle; queue pairs by number; and, apart because they may be
  * many, the object ids of memory regions and address handles. */
-enum st_verbs_table { ST_VERBS_HOT, ST_VERBS_COLD, ST_VERBS_TABLES };
+enum st_verbs_table { ST_VERBS_HOT, ST_VERBS_NUMBERS, ST_VERBS_COLD, ST_VERBS_TABLES };
+#define ST_VERBS_CONTEXTS (1u << 10)
+#define ST_VERBS_QPS (ST_HANDLES / 2)
+#define ST_VERBS_CQS (1u << 14)
+#define ST_VERBS_SRQS (1u << 12)
 extern struct st_handle_table st_verbs_tables[ST_VERBS_TABLES];
 
 static inline void *st_verbs_find(enum st_verbs_table table, const void *handle)
@@ -112,9 +118,14 @@ static inline void *st_verbs_find(enum st_verbs_table table, const void *handle)
 bool st_verbs_put(enum st_verbs_table table, const void *handle, void *value);
 /* Removes it; NULL when it was not there. */
 void *st_verbs_take(enum st_verbs_table table, const void *handle);
+/* Removes this value alone: false when it is not there any more. What the library has ended is
+ * removed so, afterwards, as it may refuse to end it; its address may by then be another's. */
+static inline bool st_verbs_remove(enum st_verbs_table table, const void *handle, void *value)
+{
+    return st_handle_remove(&st_verbs_tables[table], handle, value);
+}
 
-/* Of what has no state but an object's id. It is taken from the table before the library ends
- * it, as address and keys may come again at once, and put back if the library does not. */
+/* Of what has no state but an object's id: asked before the library ends it. */
 struct st_verbs_ending {
     void *id;
     uint64_t t_tsc;
@@ -122,11 +133,37 @@ struct st_verbs_ending {
 struct st_verbs_ending st_verbs_ending(const void *handle);
 void st_verbs_ended(const char *type, const void *handle, const struct st_verbs_ending *ending,
                     int result);
+/* The object's end. */
+void st_verbs_closed(const char *type, const void *id, uint64_t t_tsc);
+
+/* What is made when it is first seen is made by one thread; another that comes meanwhile waits a
+ * short while. False: still being made, and to be left alone. */
+enum st_verbs_making {
+    ST_VERBS_MAKE_CONTEXT,
+    ST_VERBS_MAKE_DEVICE,
+    ST_VERBS_MAKE_QP,
+    ST_VERBS_MAKE_CQ,
+    ST_VERBS_MAKE_EXTENDED,
+    ST_VERBS_MAKE_OBJECT,
+    ST_VERBS_MAKINGS
+};
+bool st_verbs_make_begin(enum st_verbs_making what, const void *handle);
+void st_verbs_make_end(enum st_verbs_making what, const void *handle);
 
 /* A state from an array of `count` states of `size` bytes, each beginning with its `taken`
  * word; NULL when all are in use (counted). It holds what its former user left in it. They are
  * taken in turn, so that one that was given back rests before it is used again. */
-void *st_verbs_state(void *array, uint32_t *turn, uint32_t count, size_t size);
+struct st_verbs_pool {
+    uint32_t turn;
+    bool full; /* since the last one was given back */
+};
+void *st_verbs_state(void *array, struct st_verbs_pool *pool, uint32_t count, size_t size);
+void st_verbs_state_give(void *state, struct st_verbs_pool *pool);
+
+/* In the child of a fork everything is counted from 0, as the core does with its channels. */
+void st_verbs_makings_forked(void);
+void st_verbs_qps_forked(void);
+void st_verbs_queues_forked(void);
 
 /* --- states ---------------------------------------------------------------------------------------- */
 
@@ -146,6 +183,9 @@ struct st_verbs_context {
 #undef ST_FIELD
 };
 
+/* By what came of it. */
+enum st_verbs_poll { ST_VERBS_POLL_EMPTY, ST_VERBS_POLL_SOME, ST_VERBS_POLL_FAILED, ST_VERBS_POLLS };
+
 struct st_verbs_cq {
     uint32_t taken, id;
     uint32_t srqn, xrc_srqs; /* of the XRC receive queues that complete here: number, how many */
@@ -153,8 +193,8 @@ struct st_verbs_cq {
     int (*poll_cq)(struct ibv_cq *, int, struct ibv_wc *);
     struct st_verbs_context *context;
     uintptr_t owner;      /* threads that poll it: st_owner_claim */
-    uint64_t polls[2];    /* empty ones, others: by the first thread while it is alone */
-    uint64_t further[2];  /* by all threads afterwards */
+    uint64_t polls[ST_VERBS_POLLS];   /* by the first thread while it is alone */
+    uint64_t further[ST_VERBS_POLLS]; /* by all threads afterwards */
     __typeof__(((struct ibv_cq_ex *)0)->start_poll) start_poll;
     __typeof__(((struct ibv_cq_ex *)0)->next_poll) next_poll;
 };
@@ -170,7 +210,7 @@ struct st_verbs_srq {
 struct st_verbs_request {
     uint64_t wr_id, t_tsc;
     uint32_t position;
-    uint8_t opcode; /* enum ibv_wr_opcode */
+    uint8_t opcode; /* enum ibv_wr_opcode, or ST_OPCODE_RECEIVE */
     bool signaled, done;
 };
 /* One of the two queues of a queue pair. */
@@ -224,6 +264,15 @@ static inline const void *st_verbs_number(const struct st_verbs_context *context
 
 /* The state of a context; made when it was opened behind our back. NULL: not traced. */
 struct st_verbs_context *st_verbs_context_of(struct ibv_context *context, const void *caller);
+/* The provider's own functions, for a call on an object that has no state, as it is one too many or
+ * its device is not traced; counted. NULL: they are not known. */
+const struct ibv_context_ops *st_verbs_pass_on(struct ibv_context *context, const char *what);
+#define ST_VERBS_PASS_ON(handle, what, call, none)                                                 \
+    __extension__({                                                                                \
+        const struct ibv_context_ops *ops = st_verbs_pass_on((handle)->context, what);             \
+        ops ? ops->call : none;                                                                    \
+    })
+#define ST_VERBS_NO_QP "verbs: requests of a queue pair that is not known"
 /* The library for a call on an object of this context. */
 struct st_verbs_library *st_verbs_library_of(struct ibv_context *context, const void *caller);
 /* device.c: the object of an opened context's device; the LID of a port. */
@@ -337,6 +386,7 @@ struct st_verbs_match {
     uint64_t posted_tsc;
     uint8_t opcode;
 };
+#define ST_VERBS_NO_MATCH {ST_NO_POSITION, ST_NO_POSITION, 0, ST_OPCODE_RECEIVE}
 /* Finds the request of a completion and retires it; false when it cannot be told which it is
  * (`match` then says "not known"). `several`: threads post or poll at once, so that numbers and
  * completions may come in another order. */
@@ -371,7 +421,7 @@ struct st_verbs_post {
 /* Records a request that was accepted. */
 void st_verbs_posted(const struct st_verbs_post *post, const struct st_verbs_wr *wr,
                      uint32_t position);
-/* ibv_wc_opcode of a request's completion. */
+/* ibv_wc_opcode of a request's completion, or ST_OPCODE_UNKNOWN. */
 uint8_t st_verbs_wc_opcode(uint8_t wr_opcode);
 
 /* --- window.c ---------------------------------------------------------------------------------------- */

@@ -19,25 +19,18 @@ static void *pack(uint32_t rkey, uint32_t id)
 
 static void key_ended(struct st_verbs_context *context, uint32_t rkey)
 {
-    struct st_verbs_ending ending = st_verbs_ending(key_of(context, rkey));
-    st_verbs_ended("memory", NULL, &ending, 0);
+    void *id = st_verbs_take(ST_VERBS_COLD, key_of(context, rkey));
+    if (id)
+        st_verbs_closed("memory", id, st_now());
 }
 
-/* What a window is bound to; `ending` is empty where that has ended by its key. */
-struct life {
-    const void *key;
-    void *packed;
-    struct st_verbs_ending ending;
-};
-
-static struct life take(struct st_verbs_context *context, const struct ibv_mw *mw)
+/* Ends what a window was bound to, `packed`, unless that has ended by its key. */
+static void window_ended(struct st_verbs_context *context, void *packed, uint64_t t_tsc)
 {
-    struct life life = {.packed = st_verbs_take(ST_VERBS_COLD, mw)};
-    uint64_t packed = (uintptr_t)life.packed;
-    life.key = key_of(context, (uint32_t)(packed >> 32));
-    if (packed && (uintptr_t)st_verbs_find(ST_VERBS_COLD, life.key) == (uint32_t)packed)
-        life.ending = st_verbs_ending(life.key);
-    return life;
+    uint32_t rkey = (uint32_t)((uintptr_t)packed >> 32);
+    void *id = (void *)(uintptr_t)(uint32_t)(uintptr_t)packed;
+    if (packed && st_verbs_remove(ST_VERBS_COLD, key_of(context, rkey), id))
+        st_verbs_closed("memory", id, t_tsc);
 }
 
 static void describe(uint32_t id, struct st_verbs_context *context, struct ibv_mw *mw,
@@ -63,8 +56,7 @@ void st_verbs_window_bound(struct st_verbs_context *context, struct ibv_mw *mw, 
                            uint64_t address, uint64_t length, uint32_t access)
 {
     int saved = errno;
-    struct life before = take(context, mw);
-    st_verbs_ended("memory", before.key, &before.ending, 0);
+    window_ended(context, st_verbs_take(ST_VERBS_COLD, mw), st_now());
     if (length) {
         uint32_t id = st_object_id();
         key_ended(context, rkey); /* of a window that was freed behind our back */
@@ -83,10 +75,13 @@ void st_verbs_window_invalidated(struct st_verbs_context *context, uint32_t rkey
 int st_verbs_dealloc_mw(struct ibv_mw *mw)
 {
     ST_VERBS_ENTER_TABLE(mw->context, ENOSYS)
-    struct life before = take(context, mw);
-    int result = context->ops.dealloc_mw(mw);
-    st_verbs_ended("memory", before.key, &before.ending, result);
-    if (before.packed && result)
-        st_verbs_put(ST_VERBS_COLD, mw, before.packed);
+    void *packed = st_verbs_find(ST_VERBS_COLD, mw);
+    uint64_t t_tsc = st_now();
+    int result = context->ops.dealloc_mw(mw), saved = errno;
+    if (packed && !result) {
+        st_verbs_remove(ST_VERBS_COLD, mw, packed);
+        window_ended(context, packed, t_tsc);
+    }
+    errno = saved;
     return result;
 }

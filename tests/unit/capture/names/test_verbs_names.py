@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import numpy as np
@@ -84,3 +85,77 @@ def test_what_the_transport_promises_and_where_its_numbers_begin(kind: str, loss
     assert (row["lossy"], row["sq_psn"]) == (lossy, 0)
     [row] = named({9: {**QP, "qp_type": kind, "qpn": 0x11, "sgid": A}})["endpoints"]
     assert row["sq_psn"] == -1
+
+
+def test_queue_pairs_of_mlx5_are_named_alike() -> None:
+    mlx5 = {"type": "mlx5_qp", "qp_type": "rc"}
+    here = {9: {**mlx5, "qpn": 0x11, "sgid": A, "dgid": B, "dest_qpn": 0x12}}
+    there = {4: {**QP, "qpn": 0x12, "sgid": B, "dgid": A, "dest_qpn": 0x11}}
+    [one], [other] = named(here)["endpoints"], named(there)["endpoints"]
+    assert (one["local"], one["peer"]) == (other["peer"], other["local"])
+    assert (one["layer"], one["type"]) == (Layer.MLX5DV, "mlx5_qp")
+    by_lid = {9: {**mlx5, "qpn": 0x11, "slid": 3, "dlid": 5, "prefix": PREFIX, "dest_qpn": 0x12}}
+    [row] = named(by_lid)["endpoints"]
+    assert (row["place"], row["peer_place"]) == (f"lid3/{PREFIX.hex()}", f"lid5/{PREFIX.hex()}")
+
+
+def test_a_queue_pair_that_two_layers_tell_of_is_one_connection() -> None:
+    ends = {"qp_type": "rc", "qpn": 0x11, "sgid": A, "dgid": B, "dest_qpn": 0x12}
+    both = {3: {"type": "ib_qp", **ends}, 4: {"type": "mlx5_qp", **ends}}
+    rows = named({**both, 5: {"type": "mlx5_qp", **ends}})["endpoints"]
+    assert [(row["layer"], row["life"]) for row in rows] == [(4, 0), (5, 0), (5, 1)]
+
+
+def test_elements_of_a_dci_name_their_destinations() -> None:
+    objects = {
+        6: {"type": "mlx5_av", "dlid": 5, "prefix": PREFIX},
+        7: {"type": "mlx5_av", "dgid": B},
+        9: {"type": "mlx5_qp", "qp_type": "dci", "qpn": 0x11, "sgid": A},
+    }
+    out = {"object": 9, "kind": Kind.RMA, "dir": Dir.OUT, "layer": Layer.MLX5DV}
+    found = named(objects, *({**out, "peer": 0x22 << 32 | av} for av in (6, 7, 8)))
+    lid = f"lid5/{PREFIX.hex()}"
+    assert found["addresses"] == [
+        {"av": 9, "addr": 0x22 << 32 | 6, "name": f"ib:{lid}:22", "place": lid, "qpn": 0x22},
+        {"av": 9, "addr": 0x22 << 32 | 7, "name": f"ib:{B.hex()}:22", "place": B.hex(), "qpn": 34},
+    ]
+    assert [row["av"] for row in found["endpoints"]] == [9]
+
+
+def test_totals_of_queue_pairs_at_their_end() -> None:
+    objects = {
+        9: {"type": "mlx5_qp", "doorbells": 3, "slots": 7, "invalid_slots": 1, "uncopied_slots": 2},
+        8: {"type": "mlx5_qp", "umem": 7},
+        7: {"type": "mlx5_umem", "gpu": 6},
+        6: {"type": "gpu", "ordinal": 1, "name": "H200"},
+    }
+    assert object_tables(objects, NONE, "h")["gpus"].to_pylist() == [
+        {"object": 6, "ordinal": 1, "name": "H200"}
+    ]
+    rows = object_tables(objects, NONE, "h")["gpu_queues"].to_pylist()
+    assert sorted(tuple(row.values()) for row in rows) == [
+        (8, 6, False, 0, 0, 0, 0),
+        (9, 0, True, 3, 7, 1, 2),
+    ]
+
+
+def test_sockets_of_rdma_cm_are_those_of_its_queue_pair() -> None:
+    local = struct.pack("=H", 2) + struct.pack(">H", 4711) + bytes((10, 0, 0, 1)) + bytes(8)
+    remote = struct.pack("=H", 2) + struct.pack(">H", 18515) + bytes((10, 0, 0, 2)) + bytes(8)
+    objects = {
+        7: {"type": "ib_cm", "qp": 9, "local_sockaddr": local, "remote_sockaddr": remote},
+        8: {"type": "ib_cm", "qp": 10, "local_sockaddr": local},
+    }
+    assert object_tables(objects, NONE, "h")["qp_sockets"].to_pylist() == [
+        {"object": 9, "local": "10.0.0.1:4711", "remote": "10.0.0.2:18515"},
+        {"object": 10, "local": "10.0.0.1:4711", "remote": ""},
+    ]
+
+
+def test_transitions_are_in_the_order_of_time() -> None:
+    objects = {9: {**QP, "error_tsc": 3, "rtr_tsc": 5, "init_tsc": 4}}
+    assert object_tables(objects, NONE, "h")["qp_transitions"].to_pylist() == [
+        {"object": 9, "t_tsc": 3, "state": "error"},
+        {"object": 9, "t_tsc": 4, "state": "init"},
+        {"object": 9, "t_tsc": 5, "state": "rtr"},
+    ]

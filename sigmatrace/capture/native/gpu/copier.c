@@ -1,0 +1,240 @@
+/* The copier: takes what the sweeper forwarded, copies the slots of many doorbells at a time, and
+ * records them. It is the one thread that makes operations, so their ordinals are in order. */
+#define _GNU_SOURCE
+#include <immintrin.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/prctl.h>
+
+#include "repeater.h"
+
+#define JOBS 1024u
+#define GATHER_SLOTS 8u
+#define GATHER_US 50u
+#define BUSY_US 20u /* after a doorbell, the CPU is not given to others, */
+#define AWAKE_US 100u /* and it does not sleep */
+#define NAP_US 40u
+#define LAST_US 1000000u /* between two looks for threads of the program */
+
+uint64_t st_copier_beat, st_copier_done;
+
+/* The slots of one doorbell. */
+struct job {
+    struct st_pair *pair;
+    uint64_t first, t_tsc, at; /* at: in the source's buffer */
+    uint32_t count;
+    uint32_t missing; /* of them, the first ones are not in the buffer */
+};
+static struct job jobs[JOBS];
+static uint32_t job_count, started_count, gathered; /* gathered: slots */
+static uint64_t gathered_tsc;                       /* the first of them */
+static uint32_t part_round;
+
+/* --- copying ----------------------------------------------------------------------------------------- */
+
+/* Copies the pair's part of this round, in at most two pieces. The program may have ended the pair
+ * without us: `reading`, then the state, here; the state, then `reading`, there. */
+static bool copy_part(struct st_pair *pair)
+{
+    uint64_t size = (uint64_t)pair->part_count * ST_GPU_SLOT_BYTES;
+    uint32_t from = (uint32_t)pair->part_first & (pair->made.sq_slots - 1);
+    uint64_t ahead = (uint64_t)(pair->made.sq_slots - from) * ST_GPU_SLOT_BYTES;
+    uint64_t first = size < ahead ? size : ahead;
+    pair->part_at = st_source_room(pair->ring, size);
+    __atomic_store_n(&pair->reading, 1, __ATOMIC_SEQ_CST);
+    bool done = pair->part_at != UINT64_MAX &&
+                __atomic_load_n(&pair->state, __ATOMIC_SEQ_CST) < ST_ABANDONED &&
+                st_source_start(pair->ring, pair->part_at,
+                                pair->made.sq + (uint64_t)from * ST_GPU_SLOT_BYTES, first);
+    if (done && size > first)
+        done = st_source_start(pair->ring, pair->part_at + first, pair->made.sq, size - first);
+    __atomic_store_n(&pair->reading, 0, __ATOMIC_SEQ_CST);
+    return done;
+}
+
+/* What all jobs of a pair take from its ring, in a row. */
+static void gather_parts(void)
+{
+    part_round++;
+    for (uint32_t i = started_count; i < job_count; i++) {
+        struct st_pair *pair = jobs[i].pair;
+        if (pair->part_round != part_round)
+            pair->part_first = jobs[i].first;
+        pair->part_round = part_round;
+        pair->part_count = (uint32_t)(jobs[i].first + jobs[i].count - pair->part_first);
+        if (pair->part_count > pair->made.sq_slots) {
+            pair->part_first += pair->part_count - pair->made.sq_slots;
+            pair->part_count = pair->made.sq_slots;
+        }
+        pair->part_at = UINT64_MAX;
+    }
+}
+
+/* Starts to copy what was gathered since the last start. */
+static void start(void)
+{
+    gather_parts();
+    for (uint32_t i = started_count; i < job_count; i++) {
+        struct job *job = &jobs[i];
+        struct st_pair *pair = job->pair;
+        uint64_t end = pair->part_first + pair->part_count;
+        if (pair->started < end) {
+            if (!copy_part(pair))
+                pair->part_count = 0;
+            ST_STORE(&pair->started, end);
+        }
+        end = job->first + job->count;
+        job->missing = !pair->part_count              ? job->count
+                       : job->first >= pair->part_first ? 0
+                       : end <= pair->part_first        ? job->count
+                                                : (uint32_t)(pair->part_first - job->first);
+        job->at = pair->part_at + (job->first + job->missing - pair->part_first) *
+                                      ST_GPU_SLOT_BYTES;
+    }
+    started_count = job_count;
+}
+
+static void count_missing(uint64_t count)
+{
+    if (count)
+        st_lost("gpu: slots not copied in time, or whose copy failed", count);
+}
+
+/* What the program was told of as not read is not recorded any more: `reading` as above. */
+static void record(const struct job *job)
+{
+    struct st_pair *pair = job->pair;
+    uint32_t count = job->count - job->missing;
+    if (count && !st_source_wait(pair->ring))
+        count = 0;
+    __atomic_store_n(&pair->reading, 1, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&pair->state, __ATOMIC_SEQ_CST) >= ST_ABANDONED)
+        count = 0;
+    struct st_gpu_walked walked = {0};
+    if (count)
+        walked = st_gpu_record(&pair->stream, st_source_data(pair->ring, job->at),
+                               job->first + job->missing, count, job->t_tsc);
+    ST_STORE(&pair->invalid, pair->invalid + walked.invalid);
+    ST_STORE(&pair->recorded, pair->recorded + count);
+    __atomic_store_n(&pair->reading, 0, __ATOMIC_SEQ_CST);
+    count_missing(job->count - count);
+    if (walked.invalid)
+        st_lost("gpu: slots overwritten before the copy, or never written", walked.invalid);
+}
+
+/* Copies and records all that was gathered. */
+static void close_batch(void)
+{
+    if (started_count < job_count)
+        start();
+    for (uint32_t i = 0; i < job_count; i++) {
+        st_source_wait(jobs[i].pair->ring);
+        ST_STORE(&jobs[i].pair->copied, jobs[i].first + jobs[i].count);
+    }
+    for (uint32_t i = 0; i < job_count; i++)
+        record(&jobs[i]);
+    st_sources_clear();
+    job_count = started_count = gathered = 0;
+}
+
+/* --- taking ------------------------------------------------------------------------------------------- */
+
+static void add_job(struct st_pair *pair, uint64_t first, uint32_t count, uint64_t t_tsc)
+{
+    if (job_count == JOBS || gathered + count > ST_PAIR_SLOTS_MAX)
+        close_batch();
+    if (!job_count)
+        gathered_tsc = st_now();
+    jobs[job_count++] = (struct job){.pair = pair, .first = first, .count = count, .t_tsc = t_tsc};
+    gathered += count;
+}
+
+static void take_slots(struct st_pair *pair, const struct st_message *message)
+{
+    uint64_t count = message->index - pair->taken;
+    pair->taken = message->index;
+    if (!pair->ring) {
+        ST_STORE(&pair->copied, pair->taken);
+        return;
+    }
+    if (count > pair->made.sq_slots) { /* more than the ring holds: the first ones are gone */
+        count_missing(count - pair->made.sq_slots);
+        count = pair->made.sq_slots;
+    }
+    if (count)
+        add_job(pair, pair->taken - count, (uint32_t)count, message->t_tsc);
+}
+
+static void take(const struct st_message *message)
+{
+    struct st_pair *pair = &st_pairs[message->pair];
+    take_slots(pair, message);
+    if (message->kind == ST_RUNG)
+        return;
+    close_batch();
+    if (!st_swap_state(&pair->state, ST_ENDING, ST_ENDED) &&
+        !st_swap_state(&pair->state, ST_ABANDONED, ST_ENDED))
+        ST_STORE(&pair->state, ST_FREE);
+}
+
+/* --- the thread ----------------------------------------------------------------------------------------- */
+
+/* Is it time to copy, or to record what was copied? */
+static bool due(uint32_t *hurried)
+{
+    uint32_t hurry = ST_LOAD(&st_hurry);
+    bool asked = hurry != *hurried && st_gpu_config.order != ST_COPY_FIRST;
+    uint32_t enough = st_gpu_config.order == ST_COPY_FIRST ? st_gpu_config.batch : GATHER_SLOTS;
+    if (!job_count)
+        return false; /* what is asked for is still in the queue */
+    *hurried = hurry;
+    return asked || gathered >= enough || st_gpu_config.order == ST_COPY_SYNC ||
+           st_now() - gathered_tsc > GATHER_US * st_tsc_per_us;
+}
+
+static void rest(uint64_t last_tsc)
+{
+    bool waited_for = st_gpu_config.order == ST_COPY_FIRST || st_gpu_config.order == ST_COPY_SYNC;
+    uint64_t idle_tsc = st_now() - last_tsc;
+    if (idle_tsc < BUSY_US * st_tsc_per_us)
+        _mm_pause();
+    else if (waited_for || idle_tsc < AWAKE_US * st_tsc_per_us)
+        sched_yield();
+    else
+        st_nap(NAP_US);
+}
+
+void *st_copier_run(void *nothing)
+{
+    uint64_t done = 0, last_tsc = 0, looked_tsc = st_now();
+    uint32_t hurried = 0;
+    struct st_message message;
+    st_own_thread();
+    prctl(PR_SET_NAME, "st-copy");
+    prctl(PR_SET_TIMERSLACK, 1ul);
+    for (;;) {
+        bool any = st_queue_take(&st_to_copier, &message);
+        ST_STORE(&st_copier_beat, st_copier_beat + 1);
+        if (any) {
+            take(&message);
+            done++;
+            last_tsc = st_now();
+            if (st_gpu_config.order == ST_COPY_FIRST && started_count < job_count)
+                start();
+        }
+        if (due(&hurried))
+            close_batch();
+        if (!job_count) {
+            ST_STORE(&st_copier_done, done);
+            st_records_look();
+        }
+        if (any)
+            continue;
+        if (!job_count && st_now() - looked_tsc > LAST_US * st_tsc_per_us) {
+            looked_tsc = st_now();
+            st_own_thread_ends();
+        }
+        rest(last_tsc);
+    }
+    return nothing;
+}

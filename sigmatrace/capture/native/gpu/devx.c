@@ -1,0 +1,151 @@
+/* Objects that the program makes by commands to the firmware: queue pairs and completion queues.
+ * Others pass. */
+#define _GNU_SOURCE
+#include "hooks.h"
+#include "mailbox.h"
+
+#define OBJECTS (1u << 14)
+
+struct made {
+    uint32_t slot;
+    uint32_t cq; /* `mlx5_cq` object; 0: a queue pair */
+    const struct mlx5dv_devx_obj *handle;
+    struct st_mlx5_library *library;
+    struct st_devx_pair pair;
+};
+
+static struct made all[OBJECTS];
+static uint32_t used; /* those beyond have never been */
+
+static struct made *find(const struct mlx5dv_devx_obj *handle)
+{
+    for (uint32_t i = 0; i < __atomic_load_n(&used, __ATOMIC_ACQUIRE); i++)
+        if (st_slot_is(&all[i].slot, ST_SLOT_READY) && all[i].handle == handle)
+            return &all[i];
+    return NULL;
+}
+
+static struct made *claim(const struct mlx5dv_devx_obj *handle, struct st_mlx5_library *library)
+{
+    struct made *made = st_slot_claim(all, OBJECTS, sizeof(all[0]));
+    if (!made)
+        return NULL;
+    uint32_t wanted = (uint32_t)(made - all) + 1, now = __atomic_load_n(&used, __ATOMIC_RELAXED);
+    while (now < wanted && !__atomic_compare_exchange_n(&used, &now, wanted, false,
+                                                        __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+        ;
+    made->handle = handle;
+    made->library = library;
+    return made;
+}
+
+static void cq_created(struct made *made, const struct ibv_context *context, const uint8_t *in,
+                       size_t in_size, uint32_t number)
+{
+    struct st_object o;
+    const struct st_umem *umem =
+        st_mailbox(in, in_size, ST_CQ_UMEM_VALID)
+            ? st_umem_of(context, (uint32_t)st_mailbox(in, in_size, ST_CQ_UMEM_ID))
+            : NULL;
+    made->cq = st_object_id();
+    st_object_begin(&o, "mlx5_cq", made->cq);
+    st_object_u64(&o, "cqn", number);
+    if (umem)
+        st_object_u64(&o, "umem", umem->object);
+    st_object_u64(&o, "umem_offset", st_mailbox(in, in_size, ST_CQ_UMEM_OFFSET));
+    st_object_u64(&o, "log_size", st_mailbox(in, in_size, ST_CQ_LOG_SIZE));
+    st_object_u64(&o, "collapsed", st_mailbox(in, in_size, ST_CQ_COLLAPSED));
+    st_object_end(&o);
+}
+
+static void created(const struct mlx5dv_devx_obj *handle, struct ibv_context *context,
+                    struct st_mlx5_library *library, const uint8_t *in, size_t in_size,
+                    uint32_t number)
+{
+    uint64_t command = st_mailbox(in, in_size, ST_COMMAND);
+    if (command != ST_CREATE_QP && command != ST_CREATE_CQ)
+        return;
+    int saved = errno;
+    st_mlx5_seen(library);
+    struct made *made = claim(handle, library);
+    if (made && command == ST_CREATE_CQ) {
+        cq_created(made, context, in, in_size, number);
+    } else if (made) {
+        made->pair.qpn = number;
+        made->pair.context = context;
+        made->pair.library = library;
+        st_devx_pair_created(&made->pair, in, in_size);
+    }
+    if (made)
+        st_slot_set(&made->slot, ST_SLOT_READY);
+    errno = saved;
+}
+
+ST_API struct mlx5dv_devx_obj *mlx5dv_devx_obj_create(struct ibv_context *context, const void *in,
+                                                      size_t in_size, void *out, size_t out_size)
+{
+    struct st_mlx5_library *library = st_mlx5_library(ST_GPU_CALLER);
+    if (!library || !library->mlx5dv_devx_obj_create) {
+        errno = ENOSYS;
+        return NULL;
+    }
+    st_mlx5_inside++;
+    struct mlx5dv_devx_obj *object =
+        library->mlx5dv_devx_obj_create(context, in, in_size, out, out_size);
+    st_mlx5_inside--;
+    if (object && st_mlx5dv_on && !st_mlx5_inside)
+        created(object, context, library, in, in_size,
+                (uint32_t)st_mailbox(out, out_size, ST_NUMBER));
+    return object;
+}
+
+ST_API int mlx5dv_devx_obj_modify(struct mlx5dv_devx_obj *object, const void *in, size_t in_size,
+                                  void *out, size_t out_size)
+{
+    struct made *made = st_mlx5_inside ? NULL : find(object);
+    struct st_mlx5_library *library = made ? made->library : st_mlx5_library(ST_GPU_CALLER);
+    if (!library || !library->mlx5dv_devx_obj_modify)
+        return ENOSYS;
+    uint64_t t_tsc = st_now();
+    st_mlx5_inside++;
+    int result = library->mlx5dv_devx_obj_modify(object, in, in_size, out, out_size);
+    st_mlx5_inside--;
+    int saved = errno;
+    if (made && !made->cq && !result &&
+        st_mailbox(in, in_size, ST_NUMBER) == made->pair.qpn)
+        st_devx_pair_modified(&made->pair, in, in_size, t_tsc);
+    errno = saved;
+    return result;
+}
+
+ST_API int mlx5dv_devx_obj_destroy(struct mlx5dv_devx_obj *object)
+{
+    struct made *made = st_mlx5_inside ? NULL : find(object);
+    struct st_mlx5_library *library = made ? made->library : st_mlx5_library(ST_GPU_CALLER);
+    if (!library || !library->mlx5dv_devx_obj_destroy)
+        return ENOSYS;
+    /* Before the call: handle and number may come again at once. */
+    if (made && !st_slot_swap(&made->slot, ST_SLOT_READY, ST_SLOT_ENDING))
+        made = NULL;
+    int saved = errno;
+    uint64_t t_tsc = st_now();
+    if (made && !made->cq)
+        st_devx_pair_leave(&made->pair);
+    errno = saved;
+    st_mlx5_inside++;
+    int result = library->mlx5dv_devx_obj_destroy(object);
+    st_mlx5_inside--;
+    saved = errno;
+    if (made && !result && made->cq) {
+        struct st_object o;
+        st_object_begin(&o, "mlx5_cq", made->cq);
+        st_object_u64(&o, "closed_tsc", t_tsc);
+        st_object_end(&o);
+    } else if (made && !result) {
+        st_devx_pair_destroyed(&made->pair, t_tsc);
+    }
+    if (made)
+        st_slot_set(&made->slot, result ? ST_SLOT_READY : ST_SLOT_FREE);
+    errno = saved;
+    return result;
+}

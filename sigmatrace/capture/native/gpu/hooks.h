@@ -1,0 +1,133 @@
+/* What the wrappers of libmlx5 share: the real functions, and what the program made with them. */
+#ifndef ST_GPU_HOOKS_H
+#define ST_GPU_HOOKS_H
+
+#include <errno.h>
+#include <infiniband/mlx5dv.h>
+#include <infiniband/verbs.h>
+
+#include "gpu.h"
+
+#undef ibv_query_port /* the header's macro */
+
+/* --- libmlx5.c: which copy of the library a call belongs to -------------------------------------- */
+
+#define ST_MLX5_WRAPPED(X)                                                                         \
+    X(mlx5dv_init_obj, "MLX5_1.2")                                                                 \
+    X(mlx5dv_devx_alloc_uar, "MLX5_1.7")                                                           \
+    X(mlx5dv_devx_free_uar, "MLX5_1.7")                                                            \
+    X(mlx5dv_devx_umem_reg, "MLX5_1.7")                                                            \
+    X(mlx5dv_devx_umem_reg_ex, "MLX5_1.19")                                                        \
+    X(mlx5dv_devx_umem_dereg, "MLX5_1.7")                                                          \
+    X(mlx5dv_devx_obj_create, "MLX5_1.7")                                                          \
+    X(mlx5dv_devx_obj_modify, "MLX5_1.7")                                                          \
+    X(mlx5dv_devx_obj_destroy, "MLX5_1.7")                                                         \
+    X(mlx5dv_devx_uar_export_dmabuf_fd, "MLX5_1.26")
+#define ST_MLX5_CALLED(X)                                                                          \
+    X(ibv_query_gid, "IBVERBS_1.1")                                                                \
+    X(ibv_query_port, "IBVERBS_1.1")
+
+/* Newer than the oldest header with which this is built. */
+int mlx5dv_devx_uar_export_dmabuf_fd(struct mlx5dv_devx_uar *uar);
+
+struct st_mlx5_library {
+    struct st_mlx5_library *next;
+    __typeof__(mlx5dv_init_obj) *init_obj_1_0;
+#define ST_MEMBER(name, version) __typeof__(name) *name;
+    ST_MLX5_WRAPPED(ST_MEMBER)
+    ST_MLX5_CALLED(ST_MEMBER)
+#undef ST_MEMBER
+};
+/* NULL: there is no libmlx5. errno is kept. */
+struct st_mlx5_library *st_mlx5_library(const void *caller);
+/* Says that this copy is in use. */
+void st_mlx5_seen(const struct st_mlx5_library *library);
+/* Calls within libmlx5 itself are none of the program's. */
+extern __thread uint32_t st_mlx5_inside;
+
+/* --- states of what the program made: in arrays, never freed ------------------------------------- */
+
+enum st_slot { ST_SLOT_FREE, ST_SLOT_TAKEN, ST_SLOT_READY, ST_SLOT_ENDING };
+
+/* A free entry, now TAKEN and otherwise zero; entries begin with `uint32_t slot`. NULL: none. */
+void *st_slot_claim(void *entries, uint32_t count, size_t size);
+
+static inline void st_slot_set(uint32_t *slot, enum st_slot to)
+{
+    __atomic_store_n(slot, to, __ATOMIC_RELEASE);
+}
+
+static inline bool st_slot_is(const uint32_t *slot, enum st_slot state)
+{
+    return __atomic_load_n(slot, __ATOMIC_ACQUIRE) == (uint32_t)state;
+}
+
+static inline bool st_slot_swap(uint32_t *slot, uint32_t from, enum st_slot to)
+{
+    return __atomic_compare_exchange_n(slot, &from, to, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+}
+
+/* --- uar.c ----------------------------------------------------------------------------------------- */
+
+struct st_uar {
+    uint32_t slot;
+    uint32_t object;
+    uint32_t page_id;
+    uint32_t serial;               /* later ones are greater */
+    uint32_t pairs;                /* queue pairs that were taken to it */
+    struct ibv_context *context;
+    struct mlx5dv_devx_uar *real;  /* NULL: of a queue pair that libmlx5 made */
+    const void *at;                /* the real register */
+    void *shadow;                  /* NULL: passed through */
+    struct st_mlx5_library *library;
+    struct mlx5dv_devx_uar given;  /* what the program holds, when there is a shadow */
+};
+/* The register of a page that a new queue pair most probably rings: the page has several, and its
+ * number is all that the queue pair is told. The last one of those with the fewest queue pairs. */
+struct st_uar *st_uar_of_page(const struct ibv_context *context, uint32_t page_id);
+/* That of a queue pair which libmlx5 made, known already or made now; NULL: no room. */
+struct st_uar *st_uar_of_register(struct ibv_context *context, struct st_mlx5_library *library,
+                                  void *at);
+
+/* --- umem.c ---------------------------------------------------------------------------------------- */
+
+struct st_umem {
+    uint32_t slot;
+    uint32_t object, id;
+    uint64_t address, size_bytes; /* 0: not known */
+    const struct ibv_context *context;
+    const struct mlx5dv_devx_umem *handle;
+};
+const struct st_umem *st_umem_of(const struct ibv_context *context, uint32_t id);
+
+/* --- pair_object.c: a queue pair made by DEVX, and its objects --------------------------------------- */
+
+struct st_devx_pair {
+    uint32_t object, qpn, type;
+    bool described;  /* its object has been written */
+    bool followed;   /* the sweeper knows it */
+    bool reset;      /* it was reset after it had been in use: its next life is a new object */
+    uint64_t reset_tsc;
+    const char *state;
+    struct st_uar *uar;
+    uint32_t uar_object, uar_serial;
+    const void *shadow;
+    struct ibv_context *context;
+    struct st_mlx5_library *library;
+    uint32_t umem, dbr_umem, log_sq_size, cqn_snd, cqn_rcv, port;
+    uint64_t umem_offset, dbr_offset;
+    uint64_t sq, dbrec; /* addresses; 0: not known */
+    uint32_t sq_slots;
+    struct st_gpu_qp_totals totals;
+};
+/* From a successful CREATE_QP. */
+void st_devx_pair_created(struct st_devx_pair *pair, const uint8_t *in, size_t in_size);
+/* From a successful command that modified it. */
+void st_devx_pair_modified(struct st_devx_pair *pair, const uint8_t *in, size_t in_size,
+                           uint64_t t_tsc);
+/* Before it is destroyed: what was rung is forwarded and copied, then it is forgotten. */
+void st_devx_pair_leave(struct st_devx_pair *pair);
+/* It was destroyed. */
+void st_devx_pair_destroyed(struct st_devx_pair *pair, uint64_t t_tsc);
+
+#endif

@@ -1,0 +1,119 @@
+/* Registers and their shadows. A shadow is one page of shared memory, so that a fork does not part
+ * the program's page from ours; it stays with its state, and is used again. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "repeater.h"
+
+#define PAGE (ST_PAGE_MASK + 1)
+#define END_MS 1000u
+
+struct st_register st_registers[ST_REGISTERS];
+uint32_t st_registers_used;
+
+static uint32_t turn; /* taken in turn: a late store meets a page that rests */
+
+static struct st_register *claim(void)
+{
+    for (uint32_t i = 0; i < ST_REGISTERS; i++) {
+        uint32_t at = ST_ADD(&turn, 1) % ST_REGISTERS;
+        if (!st_swap_state(&st_registers[at].state, ST_FREE, ST_MAKING))
+            continue;
+        uint32_t used = ST_LOAD(&st_registers_used);
+        while (used < at + 1 && !__atomic_compare_exchange_n(&st_registers_used, &used, at + 1,
+                                                             false, __ATOMIC_SEQ_CST,
+                                                             __ATOMIC_RELAXED))
+            ;
+        return &st_registers[at];
+    }
+    return NULL;
+}
+
+static bool make_page(struct st_register *one)
+{
+    if (one->page) {
+        memset(one->page, 0, PAGE);
+        return true;
+    }
+    int saved = errno;
+    void *p = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    errno = saved;
+    if (p == MAP_FAILED)
+        return false;
+    one->page = p;
+    return true;
+}
+
+void *st_register_add(void *real, uint32_t uar)
+{
+    if (!st_repeater_start())
+        return NULL;
+    struct st_register *one = claim();
+    if (!one) {
+        st_lost("gpu: register beyond the number that can be repeated", 1);
+        return NULL;
+    }
+    if (!make_page(one)) {
+        ST_STORE(&one->state, ST_FREE);
+        return NULL;
+    }
+    one->uar = uar;
+    one->users = 1;
+    one->pairs = 0;
+    one->alternates = false;
+    one->recent = NULL;
+    one->real = real;
+    one->shadow = (volatile uint64_t *)(one->page + ((uintptr_t)real & ST_PAGE_MASK));
+    ST_STORE(&one->state, ST_ACTIVE);
+    ST_ADD(&st_attention, 1);
+    return (void *)(uintptr_t)one->shadow;
+}
+
+void *st_register_shadow(const void *real)
+{
+    for (uint32_t i = 0; i < ST_LOAD(&st_registers_used); i++) {
+        struct st_register *one = &st_registers[i];
+        if (ST_LOAD(&one->state) != ST_ACTIVE || one->real != real)
+            continue;
+        uint32_t users = ST_LOAD(&one->users);
+        while (users && !__atomic_compare_exchange_n(&one->users, &users, users + 1, false,
+                                                     __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
+            ;
+        if (users)
+            return (void *)(uintptr_t)one->shadow;
+    }
+    return NULL;
+}
+
+struct st_register *st_register_of(const void *shadow)
+{
+    for (uint32_t i = 0; shadow && i < ST_LOAD(&st_registers_used); i++)
+        if (ST_LOAD(&st_registers[i].state) == ST_ACTIVE && st_registers[i].shadow == shadow)
+            return &st_registers[i];
+    return NULL;
+}
+
+void *st_register_real(const void *shadow)
+{
+    struct st_register *one = st_register_of(shadow);
+    return one ? (void *)(uintptr_t)one->real : NULL;
+}
+
+bool st_register_remove(const void *shadow)
+{
+    struct st_register *one = st_register_of(shadow);
+    if (!one || __atomic_sub_fetch(&one->users, 1, __ATOMIC_SEQ_CST))
+        return true;
+    if (!st_swap_state(&one->state, ST_ACTIVE, ST_ENDING) || !st_repeater_here())
+        return true;
+    ST_ADD(&st_attention, 1);
+    if (!st_repeater_wait(&one->state, ST_ENDING, END_MS) &&
+        st_swap_state(&one->state, ST_ENDING, ST_ABANDONED)) {
+        st_lost("gpu: register whose last doorbells may not have been seen", 1);
+        return false;
+    }
+    ST_STORE(&one->state, ST_FREE);
+    return true;
+}

@@ -1,0 +1,154 @@
+/* The two threads: their start, with the first register, and the end of the process. In a forked
+ * child there are none: nothing is waited for there, and no register gets a shadow. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "repeater.h"
+
+#define STACK_BYTES (1u << 20)
+#define CALIBRATION_US 300u
+#define DRAIN_MS 200u
+
+uint64_t st_tsc_per_us = 1000;
+uint32_t st_attention;
+struct st_messages st_to_copier, st_to_sweeper;
+
+static uint32_t state; /* FREE, MAKING, ACTIVE; ENDED: a thread could not be started */
+static pid_t home;
+
+void st_nap(uint32_t us)
+{
+    int saved = errno;
+    nanosleep(&(struct timespec){.tv_nsec = us * 1000l}, NULL);
+    errno = saved;
+}
+
+static uint64_t monotonic_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* For time limits alone: a per cent is good enough. */
+static void calibrate(void)
+{
+    uint64_t ns = monotonic_ns(), tsc = st_now();
+    st_nap(CALIBRATION_US);
+    uint64_t ticks = st_now() - tsc;
+    ns = monotonic_ns() - ns;
+    if (ns && ticks * 1000 / ns)
+        st_tsc_per_us = ticks * 1000 / ns;
+}
+
+/* The n-th CPU of a list like "2-3,8"; -1 when there are fewer. */
+static int nth_cpu(const char *list, int n)
+{
+    while (list && *list) {
+        char *after;
+        long first = strtol(list, &after, 10), last = first;
+        if (after == list)
+            break;
+        if (*after == '-')
+            last = strtol(after + 1, &after, 10);
+        if (first < 0 || last < first || last >= CPU_SETSIZE)
+            break;
+        if (n <= last - first)
+            return (int)first + n;
+        n -= (int)(last - first) + 1;
+        if (*after != ',')
+            break;
+        list = after + 1;
+    }
+    return -1;
+}
+
+/* Pinned to the n-th CPU of SIGMATRACE_POLL_CPUS where it names so many. */
+static bool create(void *(*run)(void *), int n)
+{
+    pthread_t thread;
+    pthread_attr_t attributes;
+    sigset_t all, old;
+    if (pthread_attr_init(&attributes))
+        return false;
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    /* A thread that looks on and on must not do so with a program's real-time priority. */
+    pthread_attr_setinheritsched(&attributes, PTHREAD_EXPLICIT_SCHED);
+    sigfillset(&all); /* the program's signals are for its own threads */
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int error = pthread_create(&thread, &attributes, run, NULL);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    pthread_attr_destroy(&attributes);
+    int cpu = nth_cpu(st_gpu_config.poll_cpus, n);
+    if (!error && cpu >= 0) {
+        static bool said;
+        cpu_set_t set;
+        CPU_ZERO(&set);
+        CPU_SET(cpu, &set);
+        if (pthread_setaffinity_np(thread, sizeof(set), &set))
+            st_warn_once(&said, "SIGMATRACE_POLL_CPUS=%s: a thread could not be bound to CPU %d",
+                         st_gpu_config.poll_cpus, cpu);
+    }
+    return !error;
+}
+
+bool st_repeater_here(void)
+{
+    return ST_LOAD(&state) == ST_ACTIVE && getpid() == home;
+}
+
+bool st_repeater_start(void)
+{
+    int saved = errno;
+    if (st_swap_state(&state, ST_FREE, ST_MAKING)) {
+        home = getpid();
+        calibrate();
+        /* The copier first: alone, it harms nobody. */
+        bool made = create(st_copier_run, 1) && create(st_sweeper_run, 0);
+        ST_STORE(&state, made ? ST_ACTIVE : ST_ENDED);
+    }
+    for (int i = 0; ST_LOAD(&state) == ST_MAKING && i < 1000; i++)
+        st_nap(50); /* another thread starts them just now */
+    bool here = st_repeater_here();
+    errno = saved;
+    return here;
+}
+
+bool st_repeater_wait(const uint32_t *word, uint32_t value, uint32_t ms)
+{
+    uint64_t until = monotonic_ns() + ms * 1000000ull;
+    while (ST_LOAD(word) == value) {
+        if (!st_repeater_here() || monotonic_ns() > until)
+            return false;
+        st_nap(20);
+    }
+    return true;
+}
+
+/* What was rung before the program's end is recorded before the recording ends; the threads go on
+ * forwarding. */
+__attribute__((destructor)) static void drain(void)
+{
+    if (!st_repeater_here())
+        return;
+    uint64_t until = monotonic_ns() + DRAIN_MS * 1000000ull, beat = ST_LOAD(&st_sweeper_beat);
+    while (ST_LOAD(&st_sweeper_beat) < beat + 2 && monotonic_ns() < until)
+        st_nap(20);
+    ST_ADD(&st_hurry, 1);
+    while (ST_LOAD(&st_copier_done) < ST_LOAD(&st_to_copier.in) && monotonic_ns() < until)
+        st_nap(20);
+    for (uint32_t i = 0; i < ST_LOAD(&st_pairs_used); i++) {
+        struct st_pair *pair = &st_pairs[i];
+        uint64_t recorded = ST_LOAD(&pair->recorded), forwarded = ST_LOAD(&pair->forwarded);
+        if (ST_LOAD(&pair->state) >= ST_ACTIVE && pair->ring && forwarded > recorded)
+            st_lost("gpu: slots not recorded before the end of the process", forwarded - recorded);
+    }
+}

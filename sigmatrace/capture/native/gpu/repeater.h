@@ -1,0 +1,193 @@
+/* What the sweeper, the copier and those who make and end registers and queue pairs share.
+ *
+ * States lie in arrays and are never freed. A field is written by the room that its comment names,
+ * and read by others with acquire. What the program ends, it asks for (a state, then `attention`);
+ * the sweeper lets go of it, then the copier, each at a place between two pieces of its work. */
+#ifndef ST_REPEATER_H
+#define ST_REPEATER_H
+
+#include "gpu.h"
+
+#define ST_REGISTERS 2048u
+#define ST_PAIRS 4096u
+#define ST_PAIR_SLOTS_MAX 32768u
+#define ST_PAGE_MASK 0xfffu
+#define ST_LINE __attribute__((aligned(64)))
+
+#define ST_LOAD(p) __atomic_load_n(p, __ATOMIC_ACQUIRE)
+#define ST_STORE(p, v) __atomic_store_n(p, v, __ATOMIC_RELEASE)
+#define ST_ADD(p, n) __atomic_fetch_add(p, n, __ATOMIC_SEQ_CST)
+
+static inline bool st_swap_state(uint32_t *state, uint32_t from, uint32_t to)
+{
+    return __atomic_compare_exchange_n(state, &from, to, false, __ATOMIC_SEQ_CST,
+                                       __ATOMIC_RELAXED);
+}
+
+/* Of registers and of queue pairs. ENDING: asked for; ENDED: nobody uses it, whoever asked may
+ * free it; ABANDONED: whoever asked does not wait any longer; GONE: and has gone, the last user
+ * frees it. */
+enum st_state { ST_FREE, ST_MAKING, ST_ACTIVE, ST_ENDING, ST_ENDED, ST_ABANDONED, ST_GONE };
+
+struct st_source;
+
+struct st_register {
+    uint32_t state, uar;
+    uint32_t users;   /* of the program */
+    uint32_t pairs;   /* that ring here: several can overwrite each other's values */
+    bool alternates;  /* its other half has been used */
+    volatile uint64_t *shadow, *real;
+    struct st_pair *recent; /* sweeper: the last one that rang */
+    uint8_t *page;    /* the shadow's */
+} ST_LINE;
+
+struct st_pair {
+    uint32_t state;
+    uint32_t life; /* of this state: what is on its way may be of a former one */
+    struct st_gpu_qp_new made;
+    const void *name; /* by which a doorbell finds it */
+    struct st_gpu_stream stream;
+    struct st_source *ring, *record; /* how to read its slots and its doorbell record, or NULL */
+    /* Sweeper. */
+    struct st_register *at ST_LINE; /* where it rings; NULL: that register has gone */
+    uint64_t forwarded;             /* index */
+    uint64_t value, t_tsc;          /* the last doorbell */
+    uint64_t doorbells;
+    bool synthesized; /* the last one was: the program's own may still come */
+    bool behind;      /* there was no room to tell the copier */
+    uint32_t left;    /* the copier was told of the end: no doorbell will follow */
+    /* Copier. */
+    uint64_t taken ST_LINE; /* index up to which it was told */
+    uint64_t started, copied;
+    uint64_t recorded, invalid; /* slots; the invalid ones are recorded, too */
+    uint32_t reading; /* the program's memory, or recording, now */
+    uint32_t part_round, part_count;
+    uint64_t part_first, part_at;
+} ST_LINE;
+
+extern struct st_register st_registers[ST_REGISTERS];
+extern struct st_pair st_pairs[ST_PAIRS];
+extern uint32_t st_registers_used, st_pairs_used; /* those beyond have never been */
+extern uint32_t st_attention;                     /* counts: look at the states again */
+
+/* --- hand-over between sweeper and copier: one writer, one reader -------------------------------- */
+
+#define ST_QUEUE (1u << 14)
+enum st_message_kind { ST_RUNG, ST_LEFT, ST_RECORD };
+struct st_message {
+    uint32_t pair, life, kind;
+    uint32_t index16; /* ST_RECORD: what the doorbell record says */
+    uint64_t index, t_tsc;
+};
+struct st_messages {
+    uint64_t in ST_LINE, out_seen;
+    uint64_t out ST_LINE, in_seen;
+    struct st_message messages[ST_QUEUE] ST_LINE;
+};
+extern struct st_messages st_to_copier, st_to_sweeper;
+
+static inline bool st_queue_put(struct st_messages *queue, const struct st_message *message)
+{
+    uint64_t in = queue->in;
+    if (in - queue->out_seen == ST_QUEUE) {
+        queue->out_seen = ST_LOAD(&queue->out);
+        if (in - queue->out_seen == ST_QUEUE)
+            return false;
+    }
+    queue->messages[in % ST_QUEUE] = *message;
+    ST_STORE(&queue->in, in + 1);
+    return true;
+}
+
+static inline bool st_queue_take(struct st_messages *queue, struct st_message *message)
+{
+    uint64_t out = queue->out;
+    if (out == queue->in_seen) {
+        queue->in_seen = ST_LOAD(&queue->in);
+        if (out == queue->in_seen)
+            return false;
+    }
+    *message = queue->messages[out % ST_QUEUE];
+    ST_STORE(&queue->out, out + 1);
+    return true;
+}
+
+/* --- repeater.c: threads, time ----------------------------------------------------------------------- */
+
+extern uint64_t st_tsc_per_us;
+/* Starts both threads, unless that was done. False: it failed, or this is a forked child. */
+bool st_repeater_start(void);
+/* Are the threads here? Not in a forked child. */
+bool st_repeater_here(void);
+/* A nap of so many microseconds, errno kept. */
+void st_nap(uint32_t us);
+/* Waits until the state is no longer `state`; false: it still is. */
+bool st_repeater_wait(const uint32_t *state, uint32_t value, uint32_t ms);
+
+/* --- register.c, pair.c ------------------------------------------------------------------------------- */
+
+/* The register of a shadow, or NULL. */
+struct st_register *st_register_of(const void *shadow);
+/* The queue pair that rings with this number on a register of this page, or NULL. */
+struct st_pair *st_pair_find(const struct st_register *at, uint32_t qpn);
+/* Doorbells no longer find it. */
+void st_pair_hide(struct st_pair *pair);
+
+/* --- forward.c: the sweeper's, one doorbell ------------------------------------------------------------- */
+
+/* Forwards a doorbell that moves the pair's index by `slots`; flags: enum st_doorbell_flag. */
+void st_forward(struct st_pair *pair, struct st_register *at, uint32_t half, uint64_t value,
+                uint32_t slots, uint32_t flags, uint64_t t_tsc);
+/* That of a queue pair which is not known. */
+void st_forward_unknown(struct st_register *at, uint32_t half, uint64_t value, uint64_t t_tsc);
+/* How long a doorbell waits for the copier at most. */
+extern uint32_t st_patience_us;
+/* Tells the copier of those for which there was no room in the queue. */
+void st_forward_catch_up(void);
+
+/* --- sweeper.c, copier.c ------------------------------------------------------------------------------- */
+
+void *st_sweeper_run(void *nothing);
+extern uint64_t st_sweeper_beat; /* rounds */
+/* Where a register's doorbells can be stored to: its two halves. */
+static inline volatile uint64_t *st_half(volatile uint64_t *word, uint32_t half)
+{
+    return (volatile uint64_t *)((uintptr_t)word ^ (half ? ST_GPU_ALTERNATE : 0));
+}
+
+void *st_copier_run(void *nothing);
+extern uint64_t st_copier_beat; /* rounds */
+extern uint64_t st_copier_done; /* messages that are recorded */
+extern uint32_t st_hurry;       /* counts: somebody waits, do not gather */
+
+/* --- dbrec.c: the copier's, doorbell records ------------------------------------------------------------ */
+
+/* Set by others: a register with several pairs was used, look at all their records. */
+extern uint32_t st_changed;
+extern uint64_t st_records_rounds; /* in which they were looked at */
+/* Reads what is due; between two batches. */
+void st_records_look(void);
+
+/* --- source.c: reading the program's memory ------------------------------------------------------------ */
+
+#define ST_SOURCE_SLOT_BYTES (ST_PAIR_SLOTS_MAX * ST_GPU_SLOT_BYTES)
+/* Where the memory at an address can be read; made on first use of a context. NULL: it cannot. */
+struct st_source *st_source_of(uint64_t address);
+/* Copies to `at` in the source's buffer; done at once, or at the next st_sources_wait. */
+bool st_source_start(struct st_source *source, uint64_t at, uint64_t from, uint64_t size);
+/* Room in the buffer for this many bytes of slots; UINT64_MAX: full. */
+uint64_t st_source_room(struct st_source *source, uint64_t size);
+/* False when a copy of this source failed. */
+bool st_source_wait(struct st_source *source);
+const uint8_t *st_source_data(const struct st_source *source, uint64_t at);
+/* Forgets what is in the buffers. */
+void st_sources_clear(void);
+
+/* --- monitor.c ---------------------------------------------------------------------------------------- */
+
+/* Waits while *word is `seen`, at most until this TSC. */
+void st_monitor_wait(const volatile uint64_t *word, uint64_t seen, uint64_t until_tsc);
+/* Can the CPU wait for a store? */
+bool st_monitor_has(void);
+
+#endif

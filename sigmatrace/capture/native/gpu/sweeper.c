@@ -1,0 +1,214 @@
+/* The sweeper: takes a doorbell out of its shadow, stores it into the real register, tells the
+ * copier. It is the only writer of real registers, and waits for nobody but, within limits, the copier. */
+#define _GNU_SOURCE
+#include <immintrin.h>
+#include <sched.h>
+#include <sys/prctl.h>
+
+#include "repeater.h"
+
+#define BUSY_US 20u       /* after a doorbell, the CPU is not given to others */
+#define LOOK_US 2u        /* longest wait for a store: there is other work as well */
+#define YIELD_ROUNDS 32u
+
+uint64_t st_sweeper_beat;
+
+static struct st_register *active[ST_REGISTERS];
+static uint32_t active_count;
+static uint64_t last_ring;
+
+static struct st_pair *find(struct st_register *at, uint32_t qpn)
+{
+    struct st_pair *pair = at->recent;
+    if (pair && pair->stream.qpn == qpn && pair->at == at)
+        return pair;
+    pair = st_pair_find(at, qpn);
+    if (pair && pair->at != at) { /* of a register on the same page: now it is known better */
+        if (pair->at)
+            __atomic_sub_fetch(&pair->at->pairs, 1, __ATOMIC_RELAXED);
+        __atomic_add_fetch(&at->pairs, 1, __ATOMIC_RELAXED);
+        ST_STORE(&pair->at, at);
+    }
+    return at->recent = pair;
+}
+
+static void ring(struct st_register *at, uint32_t half, uint64_t value)
+{
+    uint64_t t_tsc = last_ring = st_now();
+    struct st_doorbell_value said = st_doorbell_decode(value);
+    struct st_pair *pair = find(at, said.qpn);
+    at->alternates |= half;
+    if (!pair) {
+        st_forward_unknown(at, half, value, t_tsc);
+        return;
+    }
+    if (ST_LOAD(&at->pairs) > 1)
+        ST_STORE(&st_changed, 1);
+    uint16_t slots = (uint16_t)(said.index - (uint16_t)pair->forwarded);
+    if (slots > ST_PAIR_SLOTS_MAX) {
+        if (pair->synthesized) /* a newer one was forwarded from the doorbell record */
+            return;
+        st_lost("gpu: doorbell whose index went back", 1);
+        slots = 0;
+    }
+    bool again = !slots && value == pair->value;
+    st_forward(pair, at, half, value, slots, again ? ST_DOORBELL_AGAIN : 0, t_tsc);
+}
+
+/* A doorbell, and 0 (which none is) in its place: so one that comes later is seen, even if it is
+ * equal, and none is lost. A line that nobody stores to stays shared. */
+static uint64_t take(volatile uint64_t *word)
+{
+    return *word ? __atomic_exchange_n(word, 0, __ATOMIC_ACQ_REL) : 0;
+}
+
+/* Are both of one queue pair, the first one before the other? */
+static bool precedes(uint64_t value, uint64_t other)
+{
+    struct st_doorbell_value a = st_doorbell_decode(value), b = st_doorbell_decode(other);
+    return value && other && a.qpn == b.qpn && (int16_t)(uint16_t)(a.index - b.index) < 0;
+}
+
+/* Both halves may have been used between two looks: the older index first. A store to the first
+ * half that came before one seen in the second is there by then. */
+static void sweep(struct st_register *at)
+{
+    uint64_t first = take(at->shadow), second = take(st_half(at->shadow, 1));
+    if (__builtin_expect(!first && !second, 1))
+        return;
+    if (precedes(second, first)) {
+        ring(at, 1, second);
+        second = 0;
+    }
+    if (first)
+        ring(at, 0, first);
+    if (!second)
+        return;
+    uint64_t late = *at->shadow;
+    if (precedes(late, second) && __atomic_compare_exchange_n(at->shadow, &late, 0, false,
+                                                              __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+        ring(at, 0, late);
+    ring(at, 1, second);
+}
+
+/* --- what others ask for ---------------------------------------------------------------------------- */
+
+/* The next free index, as a doorbell of the dialect that needs no more. */
+static uint64_t doorbell_of(uint32_t qpn, uint16_t index)
+{
+    return __builtin_bswap32((uint32_t)index << 8) |
+           (uint64_t)__builtin_bswap32(qpn << 8) << 32;
+}
+
+/* The copier has read a doorbell record. */
+static void answer(const struct st_message *message)
+{
+    struct st_pair *pair = &st_pairs[message->pair];
+    uint32_t state = ST_LOAD(&pair->state);
+    if (pair->life != message->life || (state != ST_ACTIVE && state != ST_ENDING) || !pair->at ||
+        ST_LOAD(&pair->at->state) != ST_ACTIVE)
+        return;
+    uint16_t ahead = (uint16_t)(message->index16 - (uint16_t)pair->forwarded);
+    uint32_t most = pair->made.sq_slots ? pair->made.sq_slots : ST_PAIR_SLOTS_MAX;
+    if (ahead && ahead <= most && ST_LOAD(&pair->at->pairs) > 1)
+        st_forward(pair, pair->at, 0, doorbell_of(pair->made.qpn, (uint16_t)message->index16),
+                   ahead, ST_DOORBELL_SYNTHESIZED, st_now());
+}
+
+static void answer_all(void)
+{
+    struct st_message message;
+    while (st_queue_take(&st_to_sweeper, &message))
+        answer(&message);
+}
+
+/* After a last look; false: the copier could not be told, and will be. */
+static bool leave(struct st_pair *pair)
+{
+    struct st_register *at = pair->at;
+    answer_all(); /* its record was read before it was to end */
+    if (at)
+        sweep(at);
+    struct st_message message = {.pair = (uint32_t)(pair - st_pairs),
+                                 .life = pair->life,
+                                 .kind = ST_LEFT,
+                                 .index = pair->forwarded,
+                                 .t_tsc = pair->t_tsc};
+    st_pair_hide(pair);
+    for (uint32_t i = 0; i < active_count; i++)
+        if (active[i]->recent == pair)
+            active[i]->recent = NULL;
+    if (at)
+        __atomic_sub_fetch(&at->pairs, 1, __ATOMIC_RELAXED);
+    ST_STORE(&pair->at, NULL);
+    bool told = st_queue_put(&st_to_copier, &message);
+    ST_STORE(&pair->left, told);
+    return told;
+}
+
+static void end_register(struct st_register *at)
+{
+    sweep(at);
+    for (uint32_t i = 0; i < ST_LOAD(&st_pairs_used); i++)
+        if (st_pairs[i].at == at)
+            ST_STORE(&st_pairs[i].at, NULL);
+    if (!st_swap_state(&at->state, ST_ENDING, ST_ENDED))
+        ST_STORE(&at->state, ST_FREE);
+}
+
+/* False: not all could be done, look again. */
+static bool attend(void)
+{
+    bool all = true;
+    for (uint32_t i = 0; i < ST_LOAD(&st_pairs_used); i++) {
+        uint32_t state = ST_LOAD(&st_pairs[i].state);
+        if ((state == ST_ENDING || state >= ST_ABANDONED) && !st_pairs[i].left)
+            all &= leave(&st_pairs[i]);
+    }
+    active_count = 0;
+    for (uint32_t i = 0; i < ST_LOAD(&st_registers_used); i++) {
+        uint32_t state = ST_LOAD(&st_registers[i].state);
+        if (state == ST_ENDING || state == ST_ABANDONED)
+            end_register(&st_registers[i]);
+        else if (state == ST_ACTIVE)
+            active[active_count++] = &st_registers[i];
+    }
+    return all;
+}
+
+/* --- the thread ------------------------------------------------------------------------------------- */
+
+/* Nothing has changed. One word alone can be waited for; others are looked at again and again. */
+static void rest(uint64_t round)
+{
+    uint64_t now = st_now();
+    if (!active_count)
+        st_nap(50);
+    else if (now - last_ring > BUSY_US * st_tsc_per_us && round % YIELD_ROUNDS == 0)
+        sched_yield();
+    else if (active_count == 1 && !active[0]->alternates)
+        st_monitor_wait(active[0]->shadow, 0, now + LOOK_US * st_tsc_per_us);
+    else
+        _mm_pause();
+}
+
+void *st_sweeper_run(void *nothing)
+{
+    uint32_t attended = UINT32_MAX;
+    st_own_thread();
+    prctl(PR_SET_NAME, "st-doorbell");
+    for (uint64_t round = 1;; round++) {
+        uint64_t before = last_ring;
+        uint32_t attention = ST_LOAD(&st_attention);
+        if (__builtin_expect(attention != attended, 0))
+            attended = attend() ? attention : attended;
+        for (uint32_t i = 0; i < active_count; i++)
+            sweep(active[i]);
+        answer_all();
+        st_forward_catch_up();
+        ST_STORE(&st_sweeper_beat, round);
+        if (before == last_ring)
+            rest(round);
+    }
+    return nothing;
+}

@@ -1,0 +1,214 @@
+/* Registers: the program gets a shadow in the place of the real one where its doorbells can be
+ * repeated safely.
+ *
+ * Two threads that get the same register for the first time at once may get two shadows of it:
+ * both lead to it, and doorbells name their queue pairs. */
+#define _GNU_SOURCE
+#include <string.h>
+
+#include "hooks.h"
+
+#define UARS 4096u
+#define PAGE_MASK (~(uintptr_t)0xfff)
+#define NC_DEDICATED 0x80000000u
+
+static struct st_uar uars[UARS];
+static uint32_t used, serial; /* those beyond `used` have never been */
+
+static struct st_uar *claim(void)
+{
+    struct st_uar *uar = st_slot_claim(uars, UARS, sizeof(uars[0]));
+    if (!uar)
+        return NULL;
+    uint32_t wanted = (uint32_t)(uar - uars) + 1, now = __atomic_load_n(&used, __ATOMIC_RELAXED);
+    while (now < wanted && !__atomic_compare_exchange_n(&used, &now, wanted, false,
+                                                        __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+        ;
+    uar->serial = __atomic_add_fetch(&serial, 1, __ATOMIC_RELAXED);
+    return uar;
+}
+
+#define EACH_UAR(u)                                                                                \
+    (struct st_uar *u = uars; u < uars + __atomic_load_n(&used, __ATOMIC_ACQUIRE); u++)            \
+        if (st_slot_is(&u->slot, ST_SLOT_READY))
+
+static const char *kind_of(uint32_t flags)
+{
+    switch (flags) {
+    case MLX5DV_UAR_ALLOC_TYPE_BF:
+        return "bf";
+    case MLX5DV_UAR_ALLOC_TYPE_NC:
+        return "nc";
+    case NC_DEDICATED:
+        return "nc_dedicated";
+    default:
+        return "";
+    }
+}
+
+static void describe(const struct st_uar *uar, const char *kind, const char *reason)
+{
+    struct st_object o;
+    st_object_begin(&o, "mlx5_uar", uar->object);
+    if (uar->real)
+        st_object_u64(&o, "page_id", uar->page_id);
+    if (*kind)
+        st_object_str(&o, "kind", kind);
+    st_object_u64(&o, "real", (uintptr_t)uar->at);
+    if (uar->shadow)
+        st_object_u64(&o, "shadow", (uintptr_t)uar->shadow);
+    else
+        st_object_str(&o, "passed_through", reason);
+    st_object_end(&o);
+}
+
+/* Finds or makes its shadow, and describes it unless another user has; READY afterwards. */
+static void dress(struct st_uar *uar, const char *kind)
+{
+    const char *reason = !st_cuda_on        ? "layer cuda is not chosen"
+                         : !st_recording()  ? "recording is off"
+                         : !st_cuda_seen()  ? "the CUDA driver is not called through the wrappers"
+                                            : NULL;
+    if (!reason && (uar->shadow = st_register_shadow(uar->at)))
+        for EACH_UAR(other)
+            if (other->shadow == uar->shadow)
+                uar->object = other->object;
+    bool is_new = !uar->object;
+    if (is_new)
+        uar->object = st_object_id();
+    if (!reason && !uar->shadow && !(uar->shadow = st_register_add((void *)(uintptr_t)uar->at,
+                                                                   uar->object)))
+        reason = "no room for a shadow, or no thread to repeat it";
+    if (is_new)
+        describe(uar, kind, reason);
+    if (uar->real) {
+        uar->given = *uar->real;
+        uar->given.reg_addr = uar->shadow;
+    }
+    st_slot_set(&uar->slot, ST_SLOT_READY);
+}
+
+struct st_uar *st_uar_of_page(const struct ibv_context *context, uint32_t page_id)
+{
+    struct st_uar *best = NULL;
+    for EACH_UAR(uar) {
+        if (!uar->real || uar->context != context || uar->page_id != page_id)
+            continue;
+        if (!best || uar->pairs < best->pairs ||
+            (uar->pairs == best->pairs && uar->serial > best->serial))
+            best = uar;
+    }
+    return best;
+}
+
+struct st_uar *st_uar_of_register(struct ibv_context *context, struct st_mlx5_library *library,
+                                  void *at)
+{
+    for EACH_UAR(uar)
+        if (uar->at == at || (uar->shadow && uar->shadow == at))
+            return uar;
+    struct st_uar *uar = claim();
+    if (!uar)
+        return NULL;
+    uar->context = context;
+    uar->library = library;
+    uar->at = at;
+    dress(uar, "qp");
+    return uar;
+}
+
+bool st_uar_shadows(const void *at, uint64_t size_bytes)
+{
+    uintptr_t first = (uintptr_t)at, last = size_bytes ? first + size_bytes - 1 : first;
+    for EACH_UAR(uar)
+        if (uar->shadow && ((uintptr_t)uar->shadow & PAGE_MASK) == (first & PAGE_MASK) &&
+            (first & PAGE_MASK) == (last & PAGE_MASK))
+            return true;
+    return false;
+}
+
+ST_API struct mlx5dv_devx_uar *mlx5dv_devx_alloc_uar(struct ibv_context *context, uint32_t flags)
+{
+    struct st_mlx5_library *library = st_mlx5_library(ST_GPU_CALLER);
+    if (!library || !library->mlx5dv_devx_alloc_uar) {
+        errno = ENOSYS;
+        return NULL;
+    }
+    st_mlx5_inside++;
+    struct mlx5dv_devx_uar *real = library->mlx5dv_devx_alloc_uar(context, flags);
+    st_mlx5_inside--;
+    if (!real || st_mlx5_inside || !st_mlx5dv_on)
+        return real;
+    int saved = errno;
+    st_mlx5_seen(library);
+    struct st_uar *uar = claim();
+    if (uar) {
+        uar->context = context;
+        uar->library = library;
+        uar->real = real;
+        uar->at = real->reg_addr;
+        uar->page_id = real->page_id;
+        dress(uar, kind_of(flags));
+    }
+    errno = saved;
+    return uar && uar->shadow ? &uar->given : real;
+}
+
+/* The state behind what the program holds, now ENDING; NULL: it is none of ours. */
+static struct st_uar *take(const struct mlx5dv_devx_uar *held)
+{
+    for EACH_UAR(uar)
+        if ((uar->shadow ? &uar->given : uar->real) == held && uar->real &&
+            st_slot_swap(&uar->slot, ST_SLOT_READY, ST_SLOT_ENDING))
+            return uar;
+    return NULL;
+}
+
+static bool is_shared(const struct st_uar *uar)
+{
+    for EACH_UAR(other)
+        if (other->object == uar->object)
+            return true;
+    return false;
+}
+
+ST_API void mlx5dv_devx_free_uar(struct mlx5dv_devx_uar *held)
+{
+    struct st_uar *uar = held ? take(held) : NULL;
+    struct st_mlx5_library *library = uar ? uar->library : st_mlx5_library(ST_GPU_CALLER);
+    int saved = errno;
+    uint64_t t_tsc = st_now();
+    /* When the sweeper may still store to the real one, that stays. */
+    bool free = !uar || !uar->shadow || st_register_remove(uar->shadow);
+    errno = saved;
+    if (free && library && library->mlx5dv_devx_free_uar) {
+        st_mlx5_inside++;
+        library->mlx5dv_devx_free_uar(uar ? uar->real : held);
+        st_mlx5_inside--;
+    }
+    if (!uar)
+        return;
+    saved = errno;
+    if (!is_shared(uar)) {
+        struct st_object o;
+        st_object_begin(&o, "mlx5_uar", uar->object);
+        st_object_u64(&o, "closed_tsc", t_tsc);
+        st_object_end(&o);
+    }
+    st_slot_set(&uar->slot, ST_SLOT_FREE);
+    errno = saved;
+}
+
+/* libmlx5 finds its own state around what it gave out. */
+ST_API int mlx5dv_devx_uar_export_dmabuf_fd(struct mlx5dv_devx_uar *held)
+{
+    struct st_mlx5_library *library = st_mlx5_library(ST_GPU_CALLER);
+    if (!library || !library->mlx5dv_devx_uar_export_dmabuf_fd) {
+        errno = ENOSYS;
+        return -1;
+    }
+    for EACH_UAR(uar)
+        if (uar->shadow && &uar->given == held)
+            return library->mlx5dv_devx_uar_export_dmabuf_fd(uar->real);
+    return library->mlx5dv_devx_uar_export_dmabuf_fd(held);
+}

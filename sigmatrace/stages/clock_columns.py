@@ -1,0 +1,98 @@
+"""The columns in ns that stage clock adds to events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from sigmatrace.errors import PipelineError
+from sigmatrace.partition import Partition
+from sigmatrace.text import counted
+
+SPAN_MAX_NS = 2.0**61
+"""Durations are held within this, so that nonsense cannot overflow."""
+_TIMED = ("ops", "completions", "marks", "requests", "cqes", "doorbells", "wqes", "kernels")
+_SPANS = (("doorbells", "delay_tsc", "delay_ns"), ("kernels", "duration_tsc", "duration_ns"))
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """The maps of a run, flat, as the kernel takes them, and their quality.
+
+    Attributes:
+        map_of_proc: ``(processes,)`` i4.
+        begin: ``(maps + 1,)`` i8, first knot of each map.
+        ref_tsc: ``(maps,)`` u8.
+        knot_x: ``(knots,)`` i8, ticks.
+        knot_y: ``(knots,)`` i8, Unix ns.
+        slope: ``(knots,)`` f8, ns per tick.
+        ns_per_tick: ``(processes,)`` f8.
+        untimed: ``(channels + 1,)`` bool, operations do not tell how long the call took; the last
+            one stands for channels that are not known.
+        quality: Table ``clock_quality``.
+        facts: ``base_ns``, ``last_ns``.
+        ledger: What ``account`` returns.
+    """
+
+    map_of_proc: np.ndarray
+    begin: np.ndarray
+    ref_tsc: np.ndarray
+    knot_x: np.ndarray
+    knot_y: np.ndarray
+    slope: np.ndarray
+    ns_per_tick: np.ndarray
+    untimed: np.ndarray
+    quality: pa.Table
+    facts: Mapping[str, object]
+    ledger: Mapping[str, object]
+
+
+def add_times(part: Partition, clocks: Clocks) -> Partition:
+    """Add ``t_ns`` to all tables of events, and what else they tell in ticks.
+
+    Raises:
+        PipelineError: A row names a process that is not in the table ``processes``.
+    """
+    from sigmatrace.stages.kernels.clock import call_kernel
+
+    for table in _TIMED:
+        part = part.with_columns(table, {"t_ns": _convert(part, table, "t_tsc", clocks)})
+    posted_ns = _convert(part, "cqes", "posted_tsc", clocks)
+    posted_ns[part.column("cqes", "posted_tsc") == 0] = 0
+    part = part.with_columns("cqes", {"posted_ns": posted_ns})
+    for table, ticks, column_ns in _SPANS:
+        part = part.with_columns(table, {column_ns: _span(part, table, ticks, clocks)})
+    call_ns = np.empty(part.tables["ops"].num_rows, np.int64)
+    columns = [part.column("ops", name) for name in ("op", "aux", "proc")]
+    call_kernel(*columns, clocks.ns_per_tick, call_ns)
+    if clocks.untimed.any():
+        channel = np.minimum(part.column("ops", "channel"), clocks.untimed.size - 1)
+        call_ns[clocks.untimed[channel]] = 0
+    return part.with_columns("ops", {"call_ns": call_ns})
+
+
+def _span(part: Partition, table: str, name: str, clocks: Clocks) -> np.ndarray:
+    """Return a column of ticks in ns; 2^53 ticks, 26 days at 4 GHz, are exact to 1 ns."""
+    ticks = part.column(table, name).astype(np.float64)
+    ns = np.rint(ticks * clocks.ns_per_tick[part.column(table, "proc")])
+    held: np.ndarray = np.minimum(ns, SPAN_MAX_NS).astype(np.int64)
+    return held
+
+
+def _convert(part: Partition, table: str, name: str, clocks: Clocks) -> np.ndarray:
+    from sigmatrace.stages.kernels.clock import convert_kernel
+
+    t_tsc, proc = part.column(table, name), part.column(table, "proc")
+    out_ns = np.empty(t_tsc.size, np.int64)
+    maps = (clocks.map_of_proc, clocks.begin, clocks.ref_tsc)
+    knots = (clocks.knot_x, clocks.knot_y, clocks.slope)
+    unknown = convert_kernel(t_tsc, proc, *maps, *knots, out_ns)
+    if unknown:
+        rows = counted(unknown, "row names", "rows name")
+        raise PipelineError(
+            f"stage clock: column {table}.proc: {rows} a process that is not in the table processes"
+        )
+    return out_ns

@@ -1,0 +1,289 @@
+"""Synthetic runs of operations that GPUs start, whose truth is known.
+
+Every rank has one GPU, memory, and a queue pair to each of its next ranks (or one DCI to all of
+them). Its kernels build work queue elements and ring doorbells. All ranks are on one host; a TSC
+tick is a nanosecond.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sigmatrace.testing.synthetic_draw import BASE_NS
+from sigmatrace.testing.write import RankFile, records
+from sigmatrace.trace_format import Dir, Kind, Layer, Op, Schema, WqeKind
+
+SLOT_BYTES = 64
+_PID, _TID = 5000, 6000
+_UAR, _QP, _GPU, _MEMORY, _NAME, _UMEM, _VECTOR = 1, 10, 2, 3, 4, 5, 100
+_ADDRESS, _LENGTH = 1 << 40, 1 << 30
+_KERNEL_NS, _STEP_NS = 100_000, 1000
+_SIGNALED = 8
+_SHAPES = (  # op, opcode of mlx5, enum ibv_wr_opcode (255: none), bytes of operands
+    (Op.PUT, 0x08, 0, 0),
+    (Op.GET, 0x10, 4, 0),
+    (Op.SEND, 0x0A, 2, 0),
+    (Op.ATOMIC_FETCH, 0x12, 6, 16),
+    (Op.ATOMIC_FETCH, 0x14, 5, 32),
+    (Op.NOP, 0x00, 255, 0),
+)
+
+
+@dataclass(frozen=True)
+class Post:
+    """One work request.
+
+    Attributes:
+        src, dst: Ranks.
+        object: The queue pair.
+        doorbell: Time in ns since the start of the run.
+        index: Of its first slot.
+        slots: How many.
+        op, opcode: ``trace_format.Op``, and that of mlx5.
+        size_bytes: Its size.
+        raddr: Remote address; 0 where there is none.
+        is_lost: Overwritten before it was copied: its slots are in the trace, and are not valid.
+    """
+
+    src: int
+    dst: int
+    object: int
+    doorbell: int
+    index: int
+    slots: int
+    op: Op
+    opcode: int
+    size_bytes: int
+    raddr: int
+    is_lost: bool
+
+
+@dataclass
+class GpuTruth:
+    """What a run holds.
+
+    Attributes:
+        posts: Work requests by rank, then by time.
+        doorbells: Rung, by rank and queue pair (object).
+        kernels: (rank, begin, end) in ns since the start of the run.
+    """
+
+    posts: list[Post] = field(default_factory=list)
+    doorbells: Counter[tuple[int, int]] = field(default_factory=Counter)
+    kernels: list[tuple[int, int, int]] = field(default_factory=list)
+
+
+def generate_gpu(
+    folder: Path,
+    ranks: int = 3,
+    kernels: int = 2,
+    doorbells: int = 40,
+    lost: float = 0.0,
+    unconnected: bool = False,
+    seed: int = 1,
+) -> GpuTruth:
+    """Write a run of mode ``full`` and return its truth.
+
+    Args:
+        folder: Made if it is missing.
+        ranks: Processes.
+        kernels: Of each rank, one after the other.
+        doorbells: Of each kernel.
+        lost: Share of work requests that were overwritten before they were copied.
+        unconnected: Each rank has one DCI, whose requests name their destination.
+        seed: Of the random numbers.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    truth = GpuTruth()
+    rng = np.random.default_rng(seed)
+    for rank in range(ranks):
+        _Rank(rank, ranks, unconnected, lost, rng, truth).write(folder, kernels, doorbells)
+    return truth
+
+
+class _Rank:
+    """Draws what one rank does, and writes its file."""
+
+    def __init__(
+        self,
+        rank: int,
+        ranks: int,
+        unconnected: bool,
+        lost: float,
+        rng: np.random.Generator,
+        truth: GpuTruth,
+    ) -> None:
+        self.rank, self.ranks, self.unconnected, self.lost = rank, ranks, unconnected, lost
+        self.rng, self.truth = rng, truth
+        self.peers = [other for other in range(ranks) if other != rank] or [rank]
+        self.rows: dict[Schema, list[dict[str, Any]]] = {schema: [] for schema in Schema}
+        self.index: Counter[int] = Counter()
+        self.invalid: Counter[int] = Counter()
+        self.ordinal: Counter[int] = Counter()
+
+    def write(self, folder: Path, kernels: int, doorbells: int) -> None:
+        """Write the rank's file."""
+        end_ns = self._draw(kernels, doorbells)
+        header = {"rank": self.rank, "world": self.ranks, "mode": "full", "tsc_hz": 10**9}
+        header |= {"layers": ["mlx5dv", "cuda"], "run_id": "gpu", "calls": {"1": "gpu_post"}}
+        with RankFile(folder, "node0", _PID + self.rank, BASE_NS, **header) as file:
+            self._objects(file)
+            for at in (0, end_ns):
+                file.clock(at + 1, BASE_NS + at)
+            for schema, rows in self.rows.items():
+                if rows:
+                    columns = {name: [row[name] for row in rows] for name in rows[0]}
+                    file.chunk(schema, _TID + self.rank, records(schema, len(rows), **columns))
+            file.end(end_ns + 1)
+
+    def _draw(self, kernels: int, doorbells: int) -> int:
+        now = 1000
+        for _ in range(kernels):
+            begin = now
+            for _ in range(doorbells):
+                now += _STEP_NS
+                self._ring(now)
+            now += _STEP_NS
+            self.truth.kernels.append((self.rank, begin, now))
+            row = {"t_tsc": begin + 1, "duration_tsc": now - begin, "name": _NAME, "gpu": _GPU}
+            row |= {"stream": 7, "blocks": 8, "threads": 256, "correlation": begin}
+            self.rows[Schema.KERNEL].append(row)
+            now += _KERNEL_NS
+        return now
+
+    def _ring(self, now: int) -> None:
+        """Post a few work requests to one queue, and ring once."""
+        at = int(self.rng.integers(0, len(self.peers)))
+        qp = _QP if self.unconnected else _QP + at
+        first = self.index[qp]
+        shapes = _SHAPES[:3] if self.rng.random() < 0.5 else _SHAPES[3:]  # data, or control
+        for _ in range(int(self.rng.integers(1, 5))):
+            self._post(now, qp, at, shapes[int(self.rng.integers(0, len(shapes)))])
+        number = self.index[qp] & 0xFFFF
+        value = struct.pack(">II", number << 8, _qpn(qp) << 8)
+        row = {"t_tsc": now + 1, "value": int.from_bytes(value, "little"), "qp": qp, "uar": _UAR}
+        row |= {"index": self.index[qp], "slots": self.index[qp] - first, "delay_tsc": 300}
+        self.rows[Schema.DOORBELL].append(row)
+        self.truth.doorbells[self.rank, qp] += 1
+
+    def _post(self, now: int, qp: int, at: int, shape: tuple[Op, int, int, int]) -> None:
+        op, opcode, ibv, operands = shape
+        dst, index = self.peers[at], self.index[qp]
+        size = 0 if op == Op.NOP else 8 if operands else 1 << int(self.rng.integers(3, 20))
+        raddr = _ADDRESS + 64 * int(self.rng.integers(0, 1 << 20)) if op not in _PLAIN else 0
+        raw = self._encode(index, qp, dst, opcode, operands, raddr, size)
+        slots, is_lost = len(raw) // SLOT_BYTES, bool(self.rng.random() < self.lost)
+        self.index[qp] += slots
+        post = Post(
+            *(self.rank, dst, qp, now, index, slots, op, opcode, size, raddr),
+            is_lost=is_lost,
+        )
+        self.truth.posts.append(post)
+        if is_lost:
+            raw = bytes(len(raw))
+            self.invalid[qp] += slots
+        kinds = [WqeKind.INVALID] * slots if is_lost else [WqeKind.FIRST]
+        kinds += [WqeKind.FURTHER] * (slots - len(kinds))
+        for k, kind in enumerate(kinds):
+            words = struct.unpack_from("<8Q", raw, SLOT_BYTES * k)
+            row = {"t_tsc": now + 1, "index": index + k, "qp": qp, "kind": kind}
+            self.rows[Schema.WQE].append(row | {f"w{n}": word for n, word in enumerate(words)})
+        if not is_lost:
+            self._record(post, at, ibv)
+
+    def _record(self, post: Post, at: int, ibv: int) -> None:
+        """Record the operation and the request, as capture does."""
+        kind = Kind.MSG if post.op == Op.SEND else Kind.RMA
+        travels = post.op != Op.NOP
+        peer = post.object
+        if self.unconnected and travels:
+            peer = _qpn(_QP) << 32 | _VECTOR + post.dst
+        channel = self._channel(post.object, kind, peer)
+        row = {"t_tsc": post.doorbell + 1, "size_bytes": post.size_bytes, "channel": channel}
+        row |= {"ordinal": self.ordinal[channel], "op": post.op, "call": 1, "aux": post.index}
+        self.rows[Schema.OP].append(row)
+        self.ordinal[channel] += 1
+        if ibv == 255:
+            return
+        key = _key(post.dst) if post.raddr else 0
+        row = {"t_tsc": post.doorbell + 1, "raddr": post.raddr, "size_bytes": post.size_bytes}
+        row |= {"rkey": key, "object": post.object, "position": post.index, "opcode": ibv}
+        self.rows[Schema.REQUEST].append(row | {"sges": 1, "flags": 2, "queue": 1})
+
+    def _channel(self, qp: int, kind: Kind, peer: int) -> int:
+        channels = self.rows[Schema.CHANNEL]
+        for row in channels:
+            if (row["object"], row["kind"], row["peer"]) == (qp, kind, peer):
+                return int(row["id"])
+        row = {"t_tsc": 1, "id": len(channels), "object": qp, "kind": kind, "peer": peer}
+        channels.append(row | {"dir": Dir.OUT, "layer": Layer.MLX5DV})
+        return len(channels) - 1
+
+    def _encode(
+        self, index: int, qp: int, dst: int, opcode: int, operands: int, raddr: int, size: int
+    ) -> bytes:
+        """Return the slots of a work request."""
+        body = b""
+        if opcode and self.unconnected:
+            body += struct.pack(">QIHH", 0, _qpn(_QP) | 1 << 31, 0, 0) + bytes(16) + _gid(dst)
+        if raddr:
+            body += struct.pack(">QII", raddr, _key(dst), 0)
+        body += bytes(operands)
+        if opcode:
+            body += struct.pack(">IIQ", size, 1, _ADDRESS)
+        control = struct.pack(
+            ">BHBIII",
+            *(0, index & 0xFFFF, opcode, _qpn(qp) << 8 | 1 + len(body) // 16, _SIGNALED, 0),
+        )
+        whole = control + body
+        return whole + bytes(-len(whole) % SLOT_BYTES)
+
+    def _objects(self, file: RankFile) -> None:
+        file.object("mlx5_uar", _UAR, page_id=1, real=4096, shadow=8192)
+        file.object("gpu", _GPU, ordinal=0, name="GPU", uuid=bytes(16))
+        file.object("mlx5_umem", _UMEM, umem_id=1, gpu=_GPU)
+        where = {"address": _ADDRESS, "length_bytes": _LENGTH, "key": _key(self.rank)}
+        file.object("memory", _MEMORY, layer="verbs", **where)
+        file.object("name", _NAME, name="exchange")
+        for number, fields in self._pairs():
+            totals = {"slots": self.index[number], "invalid_slots": self.invalid[number]}
+            totals |= {"doorbells": self.truth.doorbells[self.rank, number], "uncopied_slots": 0}
+            file.object(
+                "mlx5_qp", number, uar=_UAR, umem=_UMEM, qpn=_qpn(number), **fields, **totals
+            )
+        if self.unconnected:
+            for other in self.peers:
+                file.object("mlx5_av", _VECTOR + other, dgid=_gid(other))
+
+    def _pairs(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        own = {"sgid": _gid(self.rank)}
+        if self.unconnected:
+            yield _QP, {**own, "qp_type": "dci"}
+            return
+        for at, other in enumerate(self.peers):
+            theirs = [x for x in range(self.ranks) if x != other] or [other]
+            there = {"dgid": _gid(other), "dest_qpn": _qpn(_QP + theirs.index(self.rank))}
+            yield _QP + at, {**own, **there, "qp_type": "rc"}
+
+
+_PLAIN = (Op.SEND, Op.NOP)
+"""Operations that name no remote address."""
+
+
+def _qpn(qp: int) -> int:
+    return 0x100 + qp
+
+
+def _key(rank: int) -> int:
+    return 0x1000 + rank
+
+
+def _gid(rank: int) -> bytes:
+    return struct.pack(">QQ", 0xFE80 << 48, rank + 1)

@@ -1,0 +1,128 @@
+/* Cases of queue pairs and processes that end. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "repeat.h"
+
+#define LATE_US 300000u
+
+/* The queue pair goes while the copier stands still, and so does its memory. */
+void leave(void)
+{
+    make_gpu();
+    struct queue *held = make_queue(16, 0, true);
+    gpu_ring = NULL;
+    struct queue *q = make_queue(64, 0, true);
+    cuda_closed = true;
+    post(held, 1, 1);
+    ring_bell(held, 0);
+    await(&held->consumed, 1);
+    nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL); /* the copier is within its copy */
+    for (uint32_t n = 0; n < 10; n++)
+        post(q, 1, n);
+    ring_bell(q, 0);
+    await(&q->consumed, q->posted);
+    finish(q);
+    munmap(q->ring, 64 * 64);
+    munmap(q->record, PAGE);
+    __atomic_store_n(&cuda_closed, false, __ATOMIC_RELEASE);
+    finish(held);
+}
+
+/* The queue pair goes while its slots are being copied. */
+void cut(void)
+{
+    make_gpu();
+    struct queue *q = make_queue(64, 0, true);
+    cuda_closed = true;
+    for (uint32_t n = 0; n < 10; n++)
+        post(q, 1, n);
+    ring_bell(q, 0);
+    await(&pair_of(q)->started, q->posted);
+    const uint64_t *copied = &pair_of(q)->copied;
+    finish(q);
+    __atomic_store_n(&cuda_closed, false, __ATOMIC_RELEASE);
+    await(copied, q->posted);
+}
+
+/* The queue pair goes while the sweeper waits for the copier, on account of another one. */
+void late(void)
+{
+    make_gpu();
+    struct queue *held = make_queue(16, 0, true);
+    gpu_ring = NULL;
+    struct queue *q = make_queue(64, 0, true);
+    greedy = true;
+    cuda_closed = true;
+    st_patience_us = LATE_US;
+    for (uint32_t n = 0; n < 9; n++)
+        post(held, 1, n);
+    uint32_t hurry = __atomic_load_n(&st_hurry, __ATOMIC_ACQUIRE);
+    ring_bell(held, 0);
+    while (__atomic_load_n(&st_hurry, __ATOMIC_ACQUIRE) == hurry)
+        _mm_pause();
+    for (uint32_t n = 0; n < 10; n++)
+        post(q, 1, n);
+    ring_bell(q, 0);
+    finish(q);
+    await(&q->consumed, q->posted);
+    __atomic_store_n(&cuda_closed, false, __ATOMIC_RELEASE);
+    await(&pair_of(held)->copied, held->posted);
+    finish(held);
+}
+
+/* The only doorbell never shows, and the queue pair goes at once. */
+void unseen(void)
+{
+    struct queue *a = make_queue(64, 0, true), *b = make_queue(64, 0, false);
+    struct st_gpu_qp_totals totals;
+    for (uint32_t n = 0; n < 5; n++)
+        post(a, 1, n);
+    write_record(a);
+    st_gpu_qp_remove((void *)a->shadow, a->qpn, &totals);
+    printf("totals %u %lu %lu %lu %lu\n", a->object, totals.doorbells, totals.slots,
+           totals.invalid_slots, totals.uncopied_slots);
+    await(&a->consumed, a->posted);
+    post(b, 1, 5);
+    ring_bell(b, 0);
+    finish(b);
+}
+
+/* Each life rings the same value as the one before. */
+void lives(uint32_t count)
+{
+    struct queue *q = make_queue(64, 0, true);
+    for (uint32_t n = 0; n < count; n++) {
+        struct st_gpu_qp_totals totals;
+        uint32_t next = st_object_id();
+        post(q, 1, 0);
+        ring_bell(q, 0);
+        await(&q->consumed, q->posted);
+        await(&pair_of(q)->copied, q->posted);
+        st_gpu_qp_restart((void *)q->shadow, q->qpn, next, &totals);
+        printf("totals %u %lu %lu %lu %lu\n", q->object, totals.doorbells, totals.slots,
+               totals.invalid_slots, totals.uncopied_slots);
+        q->object = next;
+        q->posted = q->consumed = 0;
+    }
+}
+
+/* The program's only thread ends, and no other one is left. */
+static void said_at_exit(void)
+{
+    printf("ended 0\n");
+}
+
+void exits(void)
+{
+    struct queue *q = make_queue(64, 0, true);
+    for (uint32_t n = 0; n < 10; n++)
+        post(q, 1, n);
+    ring_bell(q, 0);
+    atexit(said_at_exit);
+    pthread_exit(NULL);
+}

@@ -1,0 +1,75 @@
+/* A program that posts WQEs and rings doorbells, with a NIC and a CUDA of its own. It prints what
+ * it posted: the trace must say the same. */
+#ifndef REPEAT_H
+#define REPEAT_H
+
+#include "gpu/repeater.h" /* to see how far it is: what is judged is the trace */
+
+#define MOST_BYTES 1024 /* of a WQE */
+
+/* What was posted, told in the order of posting. */
+struct posted {
+    uint64_t raddr, size;
+    uint32_t slots, opcode, op, rkey, imm, sges, signaled, qpn, lid;
+    int gid; /* last byte of the GID; -1: none */
+};
+
+/* wqe.c: builds the n-th kind, written from the tables of the PRM alone. `vector`: 0 none, 1
+ * compact, 2 full. */
+struct posted wqe_build(uint8_t *bytes, uint32_t kind, uint32_t number, uint32_t qpn,
+                        uint16_t index, int vector);
+extern const uint32_t wqe_kinds;
+
+/* cuda.c */
+extern uint64_t cuda_from, cuda_to; /* this memory is "the GPU's" */
+extern bool cuda_closed;            /* copies do not end */
+
+/* program.c */
+#define QUEUES 1024
+#define PAGE 4096
+#define GPU_BYTES (64 * PAGE)
+struct queue {
+    uint8_t *ring;
+    uint32_t *record; /* doorbell record */
+    volatile uint64_t *shadow, *real;
+    uint32_t qpn, object, slots, half;
+    int vector;
+    uint64_t posted, consumed; /* index; consumed: by the NIC */
+};
+extern struct queue queues[QUEUES];
+extern uint32_t queue_count;
+extern uint8_t *reals;    /* registers of the NIC: a page for each */
+extern uint8_t *gpu_ring; /* where the next ring is to be, if not in the host's memory;
+                          its doorbell record is on the last page */
+/* A program that has at most half of its ring outstanding overwrites nothing that is not copied:
+ * the sweeper sees to that. One that uses all of it may. */
+extern bool greedy;
+uint32_t room(const struct queue *q);
+/* The NIC goes by the doorbell record that it finds with a doorbell. */
+extern bool by_record;
+void *nic_run(void *nothing);
+void *memory(size_t size);
+void await(const uint64_t *counter, uint64_t least);
+void make_gpu(void);
+/* `own`: a register of its own, else that of the first one. */
+struct queue *make_queue(uint32_t slots, int vector, bool own);
+void post(struct queue *q, uint32_t kind, uint32_t number);
+void write_record(struct queue *q);
+/* The next free index; or (dialect 1) the first eight bytes of the last WQE. */
+uint64_t doorbell(struct queue *q, int dialect);
+void store(struct queue *q, uint64_t value);
+void ring_bell(struct queue *q, int dialect);
+const struct st_pair *pair_of(const struct queue *q);
+void finish(struct queue *q);
+
+/* ends.c: cases of lives that end. */
+void leave(void);
+void cut(void);
+void late(void);
+void unseen(void);
+void lives(uint32_t count);
+void exits(void);
+
+_Noreturn void fail(const char *what);
+
+#endif

@@ -1,0 +1,378 @@
+/* The cases: `repeat_driver CASE NUMBERS...`; what each does is at its function. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "repeat.h"
+
+#define PATIENT_US 10000000u /* on a busy machine the copier may stand still by chance */
+
+struct st_gpu_config st_gpu_config = {.batch = 128};
+
+/* --- cases ------------------------------------------------------------------------------------------ */
+
+/* Many WQEs of all kinds: slots of the ring, WQEs, address vector, dialect, most WQEs a doorbell;
+ * then 1 to use all of the ring, 2 to have it in the GPU's memory. */
+static void mix(uint32_t slots, uint32_t count, int vector, int dialect, uint32_t batch)
+{
+    struct queue *q = make_queue(slots, vector, true);
+    uint32_t open = 0;
+    for (uint32_t n = 0; n < count; n++) {
+        if (q->posted - q->consumed + 8 > room(q) && open) { /* no room before it rings */
+            ring_bell(q, dialect);
+            open = 0;
+        }
+        post(q, (n + n / wqe_kinds) % wqe_kinds, n);
+        if (++open > n % batch) {
+            ring_bell(q, dialect);
+            open = 0;
+        }
+    }
+    ring_bell(q, dialect);
+    await(&q->consumed, q->posted);
+    finish(q);
+}
+
+/* Doorbell, doorbell record, the same doorbell: seen apart, or as they come. */
+static void twice(uint32_t count, bool apart)
+{
+    by_record = true;
+    struct queue *q = make_queue(64, 0, true);
+    for (uint32_t n = 0; n < count; n++) {
+        post(q, 1, n);
+        store(q, doorbell(q, 0));
+        if (apart)
+            await(&pair_of(q)->doorbells, 2ul * n + 1);
+        write_record(q);
+        store(q, doorbell(q, 0));
+        await(&q->consumed, q->posted);
+        if (apart) /* or the next one overwrites it */
+            await(&pair_of(q)->doorbells, 2ul * n + 2);
+    }
+    finish(q);
+}
+
+/* Two queue pairs ring on one register, the second at once after the first. */
+static void shared(uint32_t count)
+{
+    struct queue *a = make_queue(2048, 0, true), *b = make_queue(2048, 0, false);
+    for (uint32_t n = 0; n < count; n++) {
+        post(a, 1, 2 * n);
+        post(b, 4, 2 * n + 1);
+        ring_bell(a, 0);
+        ring_bell(b, 0);
+        if (n % 8 == 0)
+            sched_yield();
+    }
+    /* The last doorbell of the first may have been overwritten: the NIC, which polls, may not see
+     * what is made of its record. */
+    await(&pair_of(a)->forwarded, a->posted);
+    await(&pair_of(b)->forwarded, b->posted);
+    finish(b);
+    finish(a);
+    if (!st_register_remove((void *)a->shadow) || st_register_real((void *)a->shadow) != a->real)
+        fail("the register went with its first user");
+    if (!st_register_remove((void *)a->shadow) || st_register_real((void *)a->shadow))
+        fail("the register did not go");
+}
+
+/* The doorbell of the first queue pair never shows, as the other's came at once after it. (The
+ * other's are at the alternate half, so that the NIC here, which polls, misses none.) */
+static void overwritten(void)
+{
+    struct queue *a = make_queue(64, 0, true), *b = make_queue(64, 0, false);
+    post(a, 1, 1);
+    write_record(a);
+    b->half = 0x100;
+    post(b, 4, 2);
+    ring_bell(b, 0);
+    await(&pair_of(a)->forwarded, a->posted); /* the NIC may miss it if both are made of records */
+    await(&pair_of(b)->forwarded, b->posted);
+    finish(a);
+    finish(b);
+}
+
+/* Doorbells at the address and at its alternate half in turn. */
+static void alternate(uint32_t count)
+{
+    struct queue *q = make_queue(64, 0, true);
+    for (uint32_t n = 0; n < count; n++) {
+        post(q, 1, n);
+        ring_bell(q, 1);
+        q->half ^= 0x100;
+        if (n % 3 == 2)
+            await(&q->consumed, q->posted);
+    }
+    await(&q->consumed, q->posted);
+    finish(q);
+}
+
+/* Every second doorbell is a store of the whole WQE. */
+static void blueflame(uint32_t count)
+{
+    struct queue *q = make_queue(64, 0, true);
+    for (uint32_t n = 0; n < count; n++) {
+        post(q, 1, n);
+        write_record(q);
+        if (n % 2) /* the last bytes first, as the order within such a store is nobody's */
+            memcpy((uint8_t *)q->shadow + 8, q->ring + (q->posted - 1) % q->slots * 64 + 8, 56);
+        store(q, doorbell(q, 1));
+        await(&q->consumed, q->posted);
+        nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL); /* it is looked at afterwards */
+    }
+    finish(q);
+}
+
+/* Copies do not end while the program posts `count` WQEs into a ring of 16. */
+static void stall(uint32_t count)
+{
+    make_gpu();
+    struct queue *q = make_queue(16, 0, true);
+    cuda_closed = true;
+    for (uint32_t n = 0; n < count; n++) {
+        post(q, 1, n);
+        ring_bell(q, 0);
+        await(&q->consumed, q->posted);
+    }
+    st_patience_us = PATIENT_US;
+    __atomic_store_n(&cuda_closed, false, __ATOMIC_RELEASE);
+    for (uint32_t n = count; n < 2 * count; n++) { /* and goes on in order */
+        post(q, 1, n);
+        ring_bell(q, 0);
+        await(&q->consumed, q->posted);
+    }
+    finish(q);
+}
+
+/* Registers and queue pairs come and go at the same addresses, with the same numbers; a queue pair
+ * is reset and counts from 0 again; what rings afterwards is nobody's, but rings. */
+static void reuse(uint32_t count)
+{
+    for (uint32_t n = 0; n < count; n++) {
+        queue_count = 0;
+        memset((void *)reals, 0, PAGE);
+        struct queue *q = make_queue(64, 0, true);
+        for (uint32_t i = 0; i <= n; i++)
+            post(q, 1, i);
+        ring_bell(q, 0);
+        await(&q->consumed, q->posted);
+        struct st_gpu_qp_totals totals;
+        uint32_t next = st_object_id();
+        await(&pair_of(q)->copied, q->posted);
+        st_gpu_qp_restart((void *)q->shadow, q->qpn, next, &totals);
+        printf("totals %u %lu %lu %lu %lu\n", q->object, totals.doorbells, totals.slots,
+               totals.invalid_slots, totals.uncopied_slots);
+        q->object = next;
+        q->posted = q->consumed = 0;
+        for (uint32_t i = 0; i < n + 2; i++)
+            post(q, 4, i);
+        ring_bell(q, 0);
+        await(&q->consumed, q->posted);
+        finish(q);
+        post(q, 0, 0);
+        store(q, doorbell(q, 0));
+        printf("nobody %lu\n", doorbell(q, 0));
+        if (!st_register_remove((void *)q->shadow))
+            fail("the register did not go");
+        await(&q->consumed, q->posted); /* the last sweep saw it */
+        store(q, 1);
+        if (st_register_real((void *)q->shadow))
+            fail("a register that has gone");
+    }
+}
+
+/* Queue pairs, each with its register; threads that post to all of them. */
+static uint32_t many_count, many_each;
+
+static void *many_run(void *which)
+{
+    for (uint32_t n = 0; n < many_each; n++)
+        for (uint32_t i = (uint32_t)(uintptr_t)which; i < many_count; i += 2) {
+            post(&queues[i], n % 2 ? 1 : 9, n);
+            ring_bell(&queues[i], 0);
+        }
+    return NULL;
+}
+
+static void many(uint32_t count, uint32_t each)
+{
+    pthread_t threads[2];
+    many_count = count;
+    many_each = each;
+    for (uint32_t i = 0; i < count; i++)
+        make_queue(16, 0, true);
+    for (uintptr_t i = 0; i < 2; i++)
+        pthread_create(&threads[i], NULL, many_run, (void *)i);
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    for (uint32_t i = 0; i < count; i++)
+        await(&queues[i].consumed, queues[i].posted);
+    for (uint32_t i = 0; i < count; i++)
+        finish(&queues[i]);
+}
+
+/* Ends while the queue pair is there: what was rung is recorded. */
+static void leave_open(uint32_t count)
+{
+    struct queue *q = make_queue(1024, 0, true);
+    for (uint32_t n = 0; n < count; n++) {
+        post(q, 1, n);
+        ring_bell(q, 0);
+    }
+    await(&q->consumed, q->posted);
+}
+
+/* A child has no threads: nothing hangs there, and the parent goes on. */
+static void forks(void)
+{
+    struct queue *q = make_queue(64, 0, true);
+    post(q, 1, 0);
+    fflush(stdout);
+    pid_t child = fork();
+    if (!child) {
+        struct st_gpu_qp_totals totals;
+        bool none = !st_register_add(reals + PAGE + 0x800, 1);
+        st_gpu_qp_remove((void *)q->shadow, q->qpn, &totals);
+        st_register_remove((void *)q->shadow);
+        _exit(none ? 0 : 4);
+    }
+    int status;
+    if (waitpid(child, &status, 0) != child || status)
+        fail("the child");
+    ring_bell(q, 0);
+    await(&q->consumed, 1);
+    finish(q);
+}
+
+/* Bytes that are nearly WQEs, up to the end of the readable memory. */
+static void fuzz(uint32_t count)
+{
+    uint8_t *pages = memory(2 * PAGE), bytes[MOST_BYTES];
+    uint64_t seed = 88172645463325252ull;
+    uint32_t valid = 0;
+    if (mprotect(pages + PAGE, PAGE, PROT_NONE))
+        fail("mprotect");
+    for (uint32_t n = 0; n < count; n++) {
+        struct st_wqe wqe;
+        int vector = (int)(n % 3);
+        struct posted told = wqe_build(bytes, n % wqe_kinds, n, 0x4000, (uint16_t)n, vector);
+        seed ^= seed << 13, seed ^= seed >> 7, seed ^= seed << 17;
+        uint32_t available = seed % 4 ? told.slots : 1 + (uint32_t)(seed >> 8) % told.slots;
+        uint8_t *slots = memcpy(pages + PAGE - 64 * available, bytes, 64 * available);
+        if (seed % 3)
+            slots[(seed >> 16) % (64 * available)] ^= (uint8_t)(seed >> 32);
+        uint32_t taken = st_wqe_decode(slots, available, (uint16_t)n, 0x4000, vector != 0, &wqe);
+        if (taken > available || wqe.sges > 64 || (taken && taken != wqe.slots))
+            fail("a WQE that is larger than its memory");
+        if (available == told.slots && !(seed % 3) && (!taken || wqe.size_bytes != told.size))
+            fail("a WQE that is not what was built");
+        valid += taken != 0;
+    }
+    printf("valid %u\n", valid);
+}
+
+/* From the store to the forward, in nanoseconds; this thread is the NIC. */
+static int by_size(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static void latency(uint32_t count)
+{
+    uint64_t *ticks = memory(count * 8ul), tsc = st_tsc();
+    struct timespec begin, end;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    struct queue *q = make_queue(1024, 0, true);
+    for (uint32_t n = 0; n < count; n++) {
+        post(q, 1, n);
+        q->consumed = q->posted;
+        write_record(q);
+        uint64_t value = doorbell(q, 0), t = st_tsc();
+        store(q, value);
+        for (uint32_t i = 1; *q->real != value; i++)
+            if (i % 256)
+                _mm_pause();
+            else
+                sched_yield();
+        ticks[n] = st_tsc() - t;
+    }
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    double ns = (double)(end.tv_sec - begin.tv_sec) * 1e9 + (double)(end.tv_nsec - begin.tv_nsec);
+    double per = ns / (double)(st_tsc() - tsc);
+    finish(q);
+    qsort(ticks, count, sizeof(*ticks), by_size);
+    fprintf(stderr, "latency p50 %.0f p90 %.0f p99 %.0f ns\n", (double)ticks[count / 2] * per,
+            (double)ticks[count * 9ul / 10] * per, (double)ticks[count * 99ul / 100] * per);
+}
+
+int main(int argc, char **argv)
+{
+    uint32_t n[6] = {0};
+    const char *order = getenv("ORDER"), *name = argc > 1 ? argv[1] : "";
+    pthread_t nic;
+    for (int i = 2; i < argc && i < 8; i++)
+        n[i - 2] = (uint32_t)strtoul(argv[i], NULL, 10);
+    st_gpu_config.poll_cpus = getenv("SIGMATRACE_POLL_CPUS");
+    st_gpu_config.order = order ? (enum st_doorbell_order)atoi(order) : ST_FORWARD_FIRST;
+    if (strcmp(name, "stall"))
+        st_patience_us = PATIENT_US;
+    reals = memory(QUEUES * PAGE);
+    st_library_seen(ST_LAYER_MLX5DV, "repeat_driver", "1", "/", "symbol");
+    if (!strcmp(name, "fuzz")) {
+        fuzz(n[0]);
+        return 0;
+    }
+    if (!strcmp(name, "exits"))
+        exits();
+    if (!strcmp(name, "latency")) {
+        latency(n[0]);
+        return 0;
+    }
+    pthread_create(&nic, NULL, nic_run, NULL);
+    if (n[5] == 2)
+        make_gpu();
+    greedy = n[5] == 1;
+    if (!strcmp(name, "mix"))
+        mix(n[0], n[1], (int)n[2], (int)n[3], n[4]);
+    else if (!strcmp(name, "twice"))
+        twice(n[0], n[1]);
+    else if (!strcmp(name, "shared"))
+        shared(n[0]);
+    else if (!strcmp(name, "overwritten"))
+        overwritten();
+    else if (!strcmp(name, "alternate"))
+        alternate(n[0]);
+    else if (!strcmp(name, "blueflame"))
+        blueflame(n[0]);
+    else if (!strcmp(name, "stall"))
+        stall(n[0]);
+    else if (!strcmp(name, "leave"))
+        leave();
+    else if (!strcmp(name, "cut"))
+        cut();
+    else if (!strcmp(name, "late"))
+        late();
+    else if (!strcmp(name, "unseen"))
+        unseen();
+    else if (!strcmp(name, "lives"))
+        lives(n[0]);
+    else if (!strcmp(name, "reuse"))
+        reuse(n[0]);
+    else if (!strcmp(name, "many"))
+        many(n[0], n[1]);
+    else if (!strcmp(name, "open"))
+        leave_open(n[0]);
+    else if (!strcmp(name, "forks"))
+        forks();
+    else
+        fail("no such case");
+    return 0;
+}

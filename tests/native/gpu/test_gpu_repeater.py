@@ -1,0 +1,276 @@
+"""The repeater: what a program posted and rang is forwarded, and is what the trace says."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+import pytest
+from gpu_told import (
+    NOP,
+    Run,
+    all_is_there,
+    consistent_doorbells,
+    same_operations,
+)
+
+SYNTHESIZED, AGAIN, ALTERNATE, BLUEFLAME, WAITED, LATE, NOT_READ = 1, 2, 4, 8, 16, 32, 64
+FIRST, COPY_FIRST, SYNC, OFF = range(4)
+KINDS = 22
+
+
+def test_decoding_stays_within_its_memory(repeat) -> None:
+    (line,) = repeat("fuzz", 200_000).stdout.splitlines()
+    assert 50_000 < int(line.split()[1]) < 190_000
+
+
+@pytest.mark.parametrize("vector", [0, 1, 2])
+@pytest.mark.parametrize("dialect", [0, 1])
+def test_every_kind_of_wqe(repeat, vector: int, dialect: int) -> None:
+    run = repeat("mix", 64, KINDS * 24, vector, dialect, 5)
+    assert len({(one.opcode, one.op) for one in run.posted}) == 17
+    assert {one.slots for one in run.posted} >= ({1, 2, 3, 6} if vector == 2 else {1, 2, 3, 5})
+    all_is_there(run)
+
+
+def test_channels_lead_to_address_vectors(repeat) -> None:
+    run = repeat("mix", 64, KINDS * 12, 2, 0, 1)
+    vectors = {item["id"]: item for item in run.trace.objects_of("mlx5_av")}
+    assert len(vectors) == 5  # three GIDs, and two LIDs of those without
+    (object_,) = run.by_pair()
+    for op, one in zip(run.ops()[object_], run.posted, strict=True):
+        peer = run.channels[op["channel"]]["peer"]
+        if not one.qpn:
+            assert peer == object_
+            continue
+        vector = vectors[peer & 0xFFFFFFFF]
+        assert peer >> 32 == one.qpn
+        if one.gid < 0:
+            assert (vector["dlid"], vector["prefix"]) == (one.lid, bytes([0xFE, 0x80] + [0] * 6))
+            assert "dgid" not in vector
+        else:
+            assert vector["dgid"] == bytes.fromhex("fe80") + bytes(13) + bytes([one.gid])
+
+
+@pytest.mark.parametrize("slots", [16, 32, 128, 256, 512, 1024])
+def test_rings_of_every_size_wrap(repeat, slots: int) -> None:
+    run = repeat("mix", slots, max(600, 3 * slots), 0, 0, 9)
+    assert run.posted[-1].index > 3 * slots
+    all_is_there(run)
+
+
+def test_the_index_wraps_at_65536(repeat) -> None:
+    run = repeat("mix", 1024, 56_000, 0, 1, 64, mode="simple")
+    assert run.posted[-1].index > 66_000
+    same_operations(run)
+    consistent_doorbells(run)
+    assert run.lost() == {} and not run.trace.records(7) and not run.trace.records(10)
+
+
+@pytest.mark.parametrize("order", [FIRST, COPY_FIRST, SYNC])
+def test_orders(repeat, order: int) -> None:
+    run = repeat("mix", 128, 600, 0, 0, 4, order=order)
+    all_is_there(run)
+    flags = Counter(d["flags"] & (WAITED | LATE) for d in run.trace.records(9) if d["slots"])
+    if order != FIRST:
+        assert set(flags) == {WAITED}
+
+
+@pytest.mark.parametrize("order", [FIRST, COPY_FIRST, SYNC])
+def test_rings_in_the_memory_of_a_gpu(repeat, order: int) -> None:
+    # Copies that were enqueued before the forward are made much later here than by a GPU: in that
+    # order, a ring which does not wrap.
+    slots = 2048 if order == COPY_FIRST else 64
+    run = repeat("mix", slots, 600, 1, 0, 5, 2, order=order)
+    all_is_there(run)
+
+
+def test_off_reads_nothing(repeat) -> None:
+    run = repeat("mix", 64, 200, 0, 0, 4, order=OFF)
+    consistent_doorbells(run)
+    assert not run.trace.records(1) and not run.trace.records(10) and run.lost() == {}
+    assert all(d["flags"] & NOT_READ for d in run.trace.records(9) if d["slots"])
+    ((_, totals),) = run.totals.items()
+    assert totals.uncopied == totals.slots == run.posted[-1].index + run.posted[-1].slots
+
+
+def test_aggregate_adds_up(repeat) -> None:
+    run = repeat("mix", 64, 500, 1, 0, 4, mode="aggregate")
+    counted: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
+    for row in run.trace.records(5):
+        channel = run.channels[row["channel"]]
+        cell = counted[row["op"], channel["peer"] >> 32]
+        cell[0] += row["count"]
+        cell[1] += row["size_bytes"]
+    expected: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
+    for one in run.posted:
+        expected[one.op, one.qpn][0] += 1
+        expected[one.op, one.qpn][1] += one.size
+    assert counted == expected
+    assert not run.trace.records(9) and run.lost() == {}
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_doorbells_rung_twice(repeat, apart: bool) -> None:
+    """The NIC goes by the record: the driver waits in vain unless a forward comes after it."""
+    run = repeat("twice", 300, int(apart))
+    all_is_there(run)
+    (doorbells,) = run.doorbells().values()
+    again = [d for d in doorbells if d["flags"] & AGAIN]
+    first = [d for d in doorbells if not d["flags"] & AGAIN]
+    assert all(d["slots"] == 0 for d in again) and all(d["slots"] for d in first)
+    assert len(first) == 300 and len({d["value"] for d in first}) == 300
+    seen = Counter(d["value"] for d in again)
+    assert max(seen.values(), default=0) <= 1 and (len(seen) == 300 or not apart)
+
+
+def test_lives_that_ring_the_same_value(repeat) -> None:
+    run = repeat("lives", 50)
+    all_is_there(run)
+    doorbells = run.trace.records(9)
+    assert len(doorbells) == len(run.by_pair()) == 50
+    assert {(d["value"], d["flags"]) for d in doorbells} == {(doorbells[0]["value"], 0)}
+
+
+def test_two_queue_pairs_of_one_register(repeat) -> None:
+    run = repeat("shared", 600)
+    all_is_there(run)
+    assert len(run.by_pair()) == 2
+
+
+def test_a_doorbell_that_was_overwritten_is_made_from_its_record(repeat) -> None:
+    run = repeat("overwritten")
+    all_is_there(run)
+    first = min(run.by_pair())
+    assert [d["flags"] for d in run.doorbells()[first]] == [SYNTHESIZED]
+
+
+def test_the_record_is_read_before_a_queue_pair_ends(repeat) -> None:
+    run = repeat("unseen")
+    all_is_there(run)
+    assert [d["flags"] for d in run.doorbells()[min(run.by_pair())]] == [SYNTHESIZED]
+
+
+def test_both_halves_of_a_register(repeat) -> None:
+    run = repeat("alternate", 150)
+    all_is_there(run)
+    flags = Counter(d["flags"] & ALTERNATE for d in run.trace.records(9))
+    assert set(flags) == {0, ALTERNATE}
+
+
+def test_stores_of_64_bytes(repeat) -> None:
+    run = repeat("blueflame", 40)
+    all_is_there(run)
+    own = [d for d in run.trace.records(9) if not d["flags"] & AGAIN]
+    assert [bool(d["flags"] & BLUEFLAME) for d in own] == [n % 2 == 1 for n in range(40)]
+
+
+def _some_are_there(run: Run, all_too: bool = False) -> None:
+    """What the trace has was posted; what it has not is counted."""
+    ((object_, totals),) = run.totals.items()
+    posted = {one.index: one for one in run.posted}
+    ops = run.ops()[object_]
+    for op in ops:
+        one = posted[op["aux"]]
+        assert (op["op"], op["size_bytes"]) == (one.op, one.size)
+    assert len({op["aux"] for op in ops}) == len(ops)
+    assert len(ops) < len(posted) or all_too
+    covered = sum(posted[op["aux"]].slots for op in ops)
+    assert covered + totals.invalid + totals.uncopied == totals.slots
+    assert totals.slots == sum(one.slots for one in run.posted)
+    assert sum(run.lost().values()) == totals.invalid + totals.uncopied
+    assert sum(1 for slot in run.trace.records(10) if slot["kind"] == 3) == totals.invalid
+
+
+def test_a_program_that_overwrites_what_was_not_copied(repeat) -> None:
+    run = repeat("mix", 16, 3000, 0, 0, 9, 1)
+    consistent_doorbells(run)
+    _some_are_there(run, all_too=True)
+
+
+def test_a_copier_that_stands_still_delays_ten_doorbells(repeat) -> None:
+    run = repeat("stall", 60)
+    consistent_doorbells(run)
+    _some_are_there(run)
+    own = [d for d in run.trace.records(9) if not d["flags"] & AGAIN]
+    waited = [d for d in own if d["flags"] & WAITED and d["flags"] & LATE]
+    late = [d for d in own if d["flags"] & LATE]
+    assert 10 <= len(waited) < len(late)
+    assert not any(d["flags"] & WAITED for d in late[-10:])  # it was given up
+    a_millisecond = run.trace.header["tsc_hz"] / 1000
+    assert 0.5 * a_millisecond < min(d["delay_tsc"] for d in waited)
+    calm = sorted(d["delay_tsc"] for d in late if not d["flags"] & WAITED)
+    assert calm[len(calm) // 2] < 0.5 * a_millisecond
+    assert max(op["aux"] for op in run.trace.records(1)) == run.posted[-1].index
+
+
+def test_a_queue_pair_ends_while_the_copier_stands_still(repeat) -> None:
+    run = repeat("leave")
+    held, gone = sorted(run.totals)
+    slots = sum(one.slots for one in run.by_pair()[gone])
+    assert (run.totals[gone].slots, run.totals[gone].uncopied) == (slots, slots)
+    assert run.totals[held].uncopied == run.totals[held].invalid == 0
+    assert gone not in run.ops() and len(run.ops()[held]) == 1
+    assert sum(run.lost().values()) == slots
+
+
+def test_a_queue_pair_ends_within_a_copy(repeat) -> None:
+    """What its totals say was not copied is not recorded afterwards."""
+    run = repeat("cut")
+    ((object_, totals),) = run.totals.items()
+    slots = sum(one.slots for one in run.posted)
+    assert (totals.slots, totals.uncopied, totals.invalid) == (slots, slots, 0)
+    assert object_ not in run.ops() and not run.trace.records(10)
+    assert sum(run.lost().values()) == slots
+
+
+def test_a_queue_pair_ends_before_the_sweeper_saw_its_doorbell(repeat) -> None:
+    run = repeat("late")
+    held, gone = sorted(run.totals)
+    slots = {one: sum(p.slots for p in posted) for one, posted in run.by_pair().items()}
+    assert run.totals[gone].slots == slots[gone]
+    of_it = [slot for slot in run.trace.records(10) if slot["qp"] == gone]
+    assert len(of_it) + run.totals[gone].uncopied == slots[gone]
+    assert (run.totals[held].slots, run.totals[held].uncopied) == (slots[held], 0)
+    assert 0 not in run.doorbells()
+    assert sum(run.lost().values()) == run.totals[gone].uncopied
+
+
+@pytest.mark.parametrize("mode", ["full", "aggregate"])
+def test_a_process_ends_with_the_last_thread_of_the_program(repeat, mode: str) -> None:
+    run = repeat("exits", mode=mode)
+    assert "ended 0" in run.stdout and run.lost() == {}
+    if mode == "full":
+        all_is_there(run)
+    else:
+        assert sum(row["count"] for row in run.trace.records(5)) == len(run.posted) == 10
+
+
+def test_registers_and_numbers_come_again(repeat) -> None:
+    rounds = 6
+    run = repeat("reuse", rounds)
+    lives = {object_: posted for object_, posted in run.by_pair().items() if len(posted) > 0}
+    ops = run.ops()
+    assert len(run.totals) == 2 * rounds
+    for object_, totals in run.totals.items():
+        known = [one for one in lives[object_] if one.op != NOP]  # the last one is nobody's
+        assert [op["aux"] for op in ops[object_]] == [one.index for one in known]
+        assert totals.slots == known[-1].index + known[-1].slots
+    nobody = run.doorbells()[0]
+    assert [d["value"] for d in nobody] == run.nobody
+    assert {(d["flags"], d["index"], d["uar"]) for d in nobody} == {(NOT_READ, 0, 7)}
+    assert run.lost() == {}
+
+
+def test_512_queue_pairs(repeat) -> None:
+    run = repeat("many", 512, 20)
+    assert len(run.by_pair()) == 512
+    all_is_there(run)
+
+
+def test_the_end_of_the_process_records_what_was_rung(repeat) -> None:
+    run = repeat("open", 200)
+    all_is_there(run)
+
+
+def test_a_forked_child_has_no_threads(repeat) -> None:
+    all_is_there(repeat("forks"))

@@ -1,0 +1,163 @@
+/* A CUDA driver whose GPU is a piece of the host's memory. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define FAKE_API __attribute__((visibility("default")))
+enum { OK = 0, INVALID = 1, NOT_FOUND = 500 };
+
+FAKE_API unsigned fake_flags;    /* of the last registration */
+FAKE_API int fake_register_abi;  /* 1 or 2: by which function */
+FAKE_API uint8_t fake_gpu[1 << 16] __attribute__((aligned(4096)));
+static int context, stream;
+
+static int lies_in_gpu(uint64_t at)
+{
+    return at - (uintptr_t)fake_gpu < sizeof(fake_gpu);
+}
+
+FAKE_API int cuInit(unsigned flags)
+{
+    return flags ? INVALID : OK;
+}
+FAKE_API int cuDriverGetVersion(int *version)
+{
+    *version = 13000;
+    return OK;
+}
+FAKE_API int cuDeviceGetCount(int *count)
+{
+    *count = 1;
+    return OK;
+}
+FAKE_API int cuDeviceGet(int *device, int ordinal)
+{
+    *device = ordinal;
+    return ordinal == 0 ? OK : INVALID;
+}
+FAKE_API int cuDeviceGetName(char *name, int size, int device)
+{
+    snprintf(name, (size_t)size, "Fake %d", device);
+    return OK;
+}
+FAKE_API int cuDeviceGetUuid_v2(void *uuid, int device)
+{
+    memset(uuid, 0x40 + device, 16);
+    return OK;
+}
+FAKE_API int cuDeviceGetPCIBusId(char *name, int size, int device)
+{
+    snprintf(name, (size_t)size, "0000:0%d:00.0", device);
+    return OK;
+}
+FAKE_API int cuMemHostRegister(void *at, size_t size, unsigned flags)
+{
+    (void)at, (void)size;
+    fake_flags = flags;
+    fake_register_abi = 1;
+    return OK;
+}
+FAKE_API int cuMemHostRegister_v2(void *at, size_t size, unsigned flags)
+{
+    (void)at, (void)size;
+    fake_flags = flags;
+    fake_register_abi = 2;
+    return OK;
+}
+FAKE_API int cuMemHostUnregister(void *at)
+{
+    return at ? OK : INVALID;
+}
+FAKE_API int cuMemHostGetDevicePointer_v2(uint64_t *out, void *at, unsigned flags)
+{
+    *out = (uintptr_t)at;
+    return flags ? INVALID : OK;
+}
+FAKE_API int cuMemGetHandleForAddressRange(void *handle, uint64_t at, size_t size, int type,
+                                           unsigned long long flags)
+{
+    (void)size, (void)flags;
+    if (type != 1 || !lies_in_gpu(at))
+        return INVALID;
+    *(int *)handle = memfd_create("dmabuf", 0);
+    return OK;
+}
+FAKE_API int cuPointerGetAttribute(void *out, int attribute, uint64_t at)
+{
+    if (!lies_in_gpu(at))
+        return INVALID;
+    if (attribute == 1)
+        *(void **)out = &context;
+    else if (attribute == 2)
+        *(unsigned *)out = 2;
+    else
+        *(int *)out = 0;
+    return OK;
+}
+FAKE_API int cuCtxGetCurrent(void **out)
+{
+    *out = NULL;
+    return OK;
+}
+FAKE_API int cuCtxSetCurrent(void *wanted)
+{
+    return wanted == &context ? OK : INVALID;
+}
+FAKE_API int cuCtxPushCurrent_v2(void *wanted)
+{
+    return wanted == &context ? OK : INVALID;
+}
+FAKE_API int cuCtxPopCurrent_v2(void **out)
+{
+    *out = &context;
+    return OK;
+}
+FAKE_API int cuStreamCreate(void **out, unsigned flags)
+{
+    *out = &stream;
+    return flags == 1 ? OK : INVALID;
+}
+FAKE_API int cuStreamSynchronize(void *which)
+{
+    return which == &stream ? OK : INVALID;
+}
+FAKE_API int cuMemHostAlloc(void **out, size_t size, unsigned flags)
+{
+    *out = malloc(size);
+    return flags == 1 ? OK : INVALID;
+}
+FAKE_API int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t size, void *which)
+{
+    if (which != &stream || !lies_in_gpu(from))
+        return INVALID;
+    memcpy(to, (const void *)(uintptr_t)from, size);
+    return OK;
+}
+
+FAKE_API int cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flags,
+                                 int *status);
+
+FAKE_API int cuGetProcAddress(const char *name, void **out, int version, uint64_t flags)
+{
+    int status;
+    return cuGetProcAddress_v2(name, out, version, flags, &status);
+}
+
+FAKE_API int cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flags,
+                                 int *status)
+{
+    char full[128];
+    void *self = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    int newer = (!strcmp(name, "cuMemHostRegister") && version >= 6050) ||
+                (!strcmp(name, "cuGetProcAddress") && version >= 12000);
+    (void)flags;
+    snprintf(full, sizeof(full), "%s%s", name, newer ? "_v2" : "");
+    *out = *name ? dlsym(self, full) : NULL;
+    *status = !*out;
+    dlclose(self);
+    return *out || !*name ? OK : NOT_FOUND;
+}

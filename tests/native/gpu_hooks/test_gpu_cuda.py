@@ -1,0 +1,75 @@
+"""The wrappers of the CUDA driver, and the timeline of kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Hooks = Callable[..., Any]
+SHIM = "libsigmatrace_gpu.so"
+FOUR, FIVE = 11030, 12000  # versions of cuGetProcAddress by the number of its arguments
+
+
+@pytest.mark.parametrize("how", ["link", "dlsym"])
+@pytest.mark.parametrize("abi", [4, 5])
+def test_look_up_by_cu_get_proc_address(hooks: Hooks, how: str, abi: int) -> None:
+    script = [
+        f"ask 6050 {abi} cuMemHostRegister",
+        f"ask 4000 {abi} cuMemHostRegister",
+        f"ask {FOUR} {abi} cuGetProcAddress",
+        f"ask {FIVE} {abi} cuGetProcAddress",
+        f"ask 11070 {abi} cuMemGetHandleForAddressRange",
+        f"ask 3020 {abi} cuMemHostUnregister",
+        f"ask 1 {abi} cuNothing",
+    ]
+    told = hooks(script, how=how).answers
+    owners = [SHIM] * 5 + ["libcuda.so.1", ""]
+    assert [each["owner"] for each in told] == owners
+    assert [each["abi"] for each in told[:2]] == [2, 1], "each ABI leads to its own function"
+    assert [each["again"] for each in told[2:4]] == [SHIM, SHIM]
+    assert [each["same"] for each in told[2:4]] == [1, 0]
+
+
+def test_look_up_is_left_alone_without_the_layer(hooks: Hooks) -> None:
+    script = ["ask 6050 4 cuMemHostRegister", f"ask {FIVE} 5 cuGetProcAddress"]
+    for how in ("link", "dlsym"):
+        told = hooks(script, how=how, SIGMATRACE_LAYERS="verbs").answers
+        assert [each["owner"] for each in told] == ["libcuda.so.1"] * 2
+
+
+def test_look_up_alone_leaves_no_trace(hooks: Hooks) -> None:
+    result = hooks([f"ask {FOUR} 5 cuGetProcAddress"], how="dlsym")
+    assert result.answers[0]["owner"] == SHIM and not result.out.exists()
+
+
+def test_kernels_are_on_the_same_clock(hooks: Hooks, versioned: Path) -> None:
+    result = hooks(["init", "sleep 300"], SIGMATRACE_CUPTI=str(versioned / "cupti.so"))
+    rank = result.rank()
+    (gpu,) = rank.objects_of("gpu")
+    names = {item["id"]: item["name"] for item in rank.objects_of("name")}
+    first, second = rank.records(11)
+    assert [names[each["name"]] for each in (first, second)] == ["first_kernel", "second_kernel"]
+    assert {each["gpu"] for each in (first, second)} == {gpu["id"]}
+    assert [each["stream"] for each in (first, second)] == [25, 26]
+    assert [each["correlation"] for each in (first, second)] == [5, 6]
+    assert [each["blocks"] for each in (first, second)] == [30, 36]
+    assert (first["context"], first["threads"]) == (1, 128)
+    hz = rank.header["tsc_hz"]
+    assert first["duration_tsc"] / hz == pytest.approx(2e-3, rel=0.01)
+    assert (second["t_tsc"] - first["t_tsc"]) / hz == pytest.approx(3e-3, rel=0.01)
+    assert rank.end is not None and rank.end["lost"]["gpu: kernels that CUPTI dropped"] == 3
+
+
+def test_kernels_are_not_asked_for_in_mode_aggregate(hooks: Hooks, versioned: Path) -> None:
+    cupti = str(versioned / "cupti.so")
+    rank = hooks(["init"], SIGMATRACE_CUPTI=cupti, SIGMATRACE_MODE="aggregate").rank()
+    assert not rank.records(11) and not rank.objects_of("gpu")
+
+
+def test_no_cupti_is_said_once(hooks: Hooks) -> None:
+    result = hooks(["init", "init", "uar 0", "free 0"], SIGMATRACE_CUPTI="/nowhere/cupti.so")
+    assert result.stderr.count("kernels are not recorded: /nowhere/cupti.so") == 1
+    assert "shadow" in result.rank().objects_of("mlx5_uar")[0]

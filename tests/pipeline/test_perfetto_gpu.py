@@ -1,0 +1,124 @@
+"""GPUs in Perfetto traces, judged by the real trace_processor."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+import pytest
+
+from sigmatrace import api
+from sigmatrace.testing.synthetic_gpu import generate_gpu
+from sigmatrace.trace_format import DoorbellFlag, Layer, Op
+from tests.factories import queue_pair
+from tests.perfetto_inputs import partition, run
+from tests.perfetto_queries import SLICES, TRACKS
+
+DATA = (Op.SEND, Op.PUT, Op.GET)
+
+
+@pytest.fixture
+def traced(tmp_path, trace_processor):
+    """A synthetic run, its trace, and slices with arguments."""
+    truth = generate_gpu(tmp_path / "run", ranks=3, doorbells=30)
+    result = api.run(tmp_path / "run", ["perfetto"])
+    assert result.ledger["balanced"], [x for x in result.ledger["balance"] if not x["ok"]]
+    tp = trace_processor(result.out / "trace.pftrace")
+    assert tp.problems() == []
+    rows = tp.query(SLICES)
+    args = defaultdict(dict)
+    for one in tp.query("select arg_set_id, key, int_value, string_value from args"):
+        value = one["string_value"] if one["string_value"] is not None else one["int_value"]
+        args[one["arg_set_id"]][one["key"].removeprefix("debug.")] = value
+    rows = [{**row, "path": row["path"] or "", "args": args[row["arg_set_id"]]} for row in rows]
+    return truth, result, tp, rows
+
+
+def test_kernels_are_slices_of_their_gpu(traced) -> None:
+    truth, _, _, rows = traced
+    kernels = [row for row in rows if row["path"] == "GPU 0 (GPU)/kernels"]
+    found = [(row["process"], row["ts"], row["ts"] + row["dur"]) for row in kernels]
+    assert sorted(found) == sorted((f"rank {r} (node0)", a, b) for r, a, b in truth.kernels)
+    assert {row["name"] for row in kernels} == {"exchange"}
+    assert {(row["args"]["blocks"], row["args"]["threads"]) for row in kernels} == {(8, 256)}
+
+
+def test_doorbells_of_data_and_of_control_are_apart(traced) -> None:
+    truth, _, _, rows = traced
+    wanted = defaultdict(list)
+    for post in truth.posts:
+        wanted[f"rank {post.src} (node0)", post.doorbell].append(post)
+    doorbells = [row for row in rows if "doorbells" in row["path"]]
+    assert len(doorbells) == len(wanted) == sum(truth.doorbells.values())
+    for row in doorbells:
+        posts = wanted[row["process"], row["ts"]]
+        kind = "data" if posts[0].op in DATA else "control"
+        assert row["path"] == f"GPU 0 (GPU)/doorbells: {kind}"
+        assert row["args"] == {
+            "qp": 0x100 + posts[0].object,
+            "index": posts[-1].index + posts[-1].slots,
+            "slots": sum(post.slots for post in posts),
+            "delay_ns": 300,
+            "operations": len(posts),
+            "size_bytes": sum(post.size_bytes for post in posts),
+        }
+        assert any(a < row["ts"] < b for r, a, b in truth.kernels if row["process"][5] == str(r))
+
+
+def test_requests_are_below_their_queue_pair_and_nothing_is_outstanding(traced) -> None:
+    truth, _, tp, rows = traced
+    found = Counter(
+        (row["process"], row["path"].split("/")[1])
+        for row in rows
+        if row["path"].endswith("/requests")
+    )
+    assert found == Counter(
+        (f"rank {post.src} (node0)", f"QP {0x100 + post.object:#x} → rank {post.dst}")
+        for post in truth.posts
+        if post.op != Op.NOP
+    )
+    assert tp.value("select count(*) from track where name = 'outstanding'") == 0
+
+
+def test_bandwidth_of_gpus_is_the_sum_of_their_queue_pairs(traced) -> None:
+    truth, result, tp, _ = traced
+    counters = tp.query(
+        f"{TRACKS} select sum(c.value) as total, q.name as owner, t.name, count(*) as values_"
+        " from counter c join track t on c.track_id = t.id join track q on q.id = t.parent_id"
+        " group by q.name, q.id, t.name"
+    )
+    total = defaultdict(float)
+    for row in counters:
+        kind = row["owner"].split(" ")[0]
+        total[kind, row["name"]] += row["total"] * result.run.facts["bin_ns"] / 1e9
+    sent = sum(post.size_bytes for post in truth.posts if post.op in (Op.SEND, Op.PUT))
+    sent += sum(post.size_bytes for post in truth.posts if post.op == Op.ATOMIC_FETCH)
+    got = sum(post.size_bytes for post in truth.posts if post.op == Op.GET)
+    for owner in ("QP", "GPU"):
+        assert total[owner, "egress"] == pytest.approx(sent)
+        assert total[owner, "ingress"] == pytest.approx(got)
+
+
+def test_doorbells_without_operations_are_not_guessed_and_strangers_are_counted(load) -> None:
+    pair = {"layer": Layer.MLX5DV, "type": "mlx5_qp"}
+    of = run(
+        endpoints=[queue_pair(0, 7, "aa:11", "bb:22", **pair)],
+        gpu_queues=[{"proc": 0, "object": 7}],
+    )
+    flags = DoorbellFlag.SYNTHESIZED | DoorbellFlag.LATE
+    rings = [{"t": 10, "qp": 7, "slots": 3, "index": 3, "flags": flags}, {"t": 20, "qp": 8}]
+    kernels = [{"t": 5, "duration_ns": 9, "gpu": 0}, {"t": 5, "duration_ns": 9, "gpu": 3}]
+    requests = [{"t": 10, "proc": 0, "object": 7, "queue": 1}]
+    rows = {"doorbells": rings, "kernels": kernels, "requests": requests, "wqes": [{"t": 10}]}
+    tp, exported = load(partition(0, **rows), of=of)
+    found = [(row["ts"], row["dur"], row["path"]) for row in tp.query(SLICES)]
+    assert sorted(found) == [
+        (5, 9, "GPU (not known)/kernels"),
+        (10, 0, "GPU (not known)/doorbells"),
+        (10, 0, "QPs/QP 0x11 → ib:bb:22/requests"),
+    ]
+    assert tp.value("select count(*) from args where string_value = 'synthesized late'") == 1
+    assert tp.value("select count(*) from track where name = 'outstanding'") == 0
+    counts = exported.counts
+    assert (counts["doorbell_records"], counts["doorbell_left_out"]) == (1, 1)
+    assert (counts["kernel_records"], counts["kernel_left_out"]) == (1, 1)
+    assert counts["wqe_left_out"] == 1

@@ -1,0 +1,114 @@
+/* The host's part of gpu_pair. */
+#ifndef PAIR_HOST_H
+#define PAIR_HOST_H
+
+#include <infiniband/mlx5dv.h>
+#include <infiniband/verbs.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "pair.h"
+
+enum { MOST_QPS = 256, MOST_RANKS = 4 };
+enum memory { IN_GPU, IN_GPU_AS_DMABUF, IN_HOST };
+enum uar { UAR_OWN, UAR_SHARED, UAR_PLAIN, UAR_BF };
+enum mode { RUN, TIME, PINGPONG };
+
+struct options {
+    const char *kernel, *folder; /* of the exchange */
+    uint32_t rank, size;
+    uint32_t qps, blocks, threads, slots;
+    enum memory memory;
+    enum uar uar;
+    enum mode mode;
+    bool dci, long_av, verbs, receives;
+    uint32_t warmup, lives, rounds;
+    struct pair_args args;
+};
+extern struct options options;
+
+void options_read(int count, char **texts);
+_Noreturn void fail(const char *what, long code);
+/* Fails unless the code is 0. */
+void need(const char *what, long code);
+bool has_kind(enum pair_kind kind);
+
+/* --- pair_cuda.c ----------------------------------------------------------------------------- */
+
+void cuda_start(void);
+/* Makes the context that of the calling thread, too. */
+void cuda_enter(void);
+uint64_t cuda_memory(uint64_t size, enum memory kind);
+void cuda_put(uint64_t to, const void *from, uint64_t size);
+void cuda_get(void *to, uint64_t from, uint64_t size);
+int cuda_dmabuf(uint64_t at, uint64_t size);
+/* The address of a register for the GPU. */
+uint64_t cuda_register(void *at, size_t size);
+/* That of the host's memory, for the GPU. */
+uint64_t cuda_register_memory(void *at, size_t size);
+void cuda_unregister(void *at);
+/* Runs a kernel to its end. */
+void cuda_run(const char *name, const struct pair_args *args, uint32_t blocks, uint32_t threads);
+
+/* --- pair_setup.c, pair_devx.c --------------------------------------------------------------- */
+
+/* What the other end must know. */
+struct end {
+    uint32_t lid, rkey, dct;
+    uint64_t heap, dc_key;
+    union ibv_gid gid;
+    uint32_t sender[MOST_QPS], target[MOST_QPS];
+};
+struct queue {
+    uint32_t qpn, cqn;
+    struct mlx5dv_devx_obj *cq, *qp;
+    struct mlx5dv_devx_uar *uar;
+    struct ibv_qp *verbs;
+    uint64_t sq, record, cq_at, db; /* for the GPU */
+    uint64_t receives_at, receive_cq;
+};
+struct setup {
+    struct ibv_context *context;
+    struct ibv_pd *pd;
+    struct ibv_mr *mr;
+    uint32_t pdn;
+    uint64_t heap, heap_size;
+    uint32_t receives; /* posted to each target */
+    struct queue sender[MOST_QPS], target[MOST_QPS];
+    struct end mine, next, previous;
+    uint64_t qps; /* struct pair_qp[] in the GPU */
+};
+extern struct setup setup;
+
+void setup_open(void);
+void setup_queues(void);
+void setup_connect(void);
+/* All queue pairs are reset and connected again; the heap is as at first. */
+void setup_again(void);
+void setup_close(void);
+void devx_cq(struct queue *queue, uint32_t umem, uint64_t offset, uint32_t log_size,
+             bool collapsed);
+struct devx_qp {
+    uint32_t umem, record_umem, uar, log_size, log_receives, cqn_receive;
+    uint64_t offset, record_offset;
+    bool dci, receives;
+};
+void devx_qp(struct queue *queue, const struct devx_qp *how);
+/* To RTS; remote: LID, GID, QPN. */
+void devx_reset(struct queue *queue);
+void devx_connect(struct queue *queue, const struct end *peer, uint32_t remote_qpn);
+
+/* --- pair_exchange.c ------------------------------------------------------------------------- */
+
+/* All ranks' ends; also a barrier. */
+void exchange(const char *stage, const void *mine, size_t size, void *next, void *previous);
+
+/* --- pair_verify.c --------------------------------------------------------------------------- */
+
+void heap_layout(void);
+void heap_fill(void);
+/* The number of places that are not as they should be; says each of the first. */
+uint64_t heap_verify(const struct pair_qp *qps);
+
+#endif

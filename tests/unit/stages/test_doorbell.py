@@ -1,0 +1,157 @@
+"""Stage doorbell: what is compared, and what is not."""
+
+from __future__ import annotations
+
+import functools
+import struct
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from sigmatrace.stages.doorbell import Doorbell
+from sigmatrace.stages.wqe import Wqe
+from sigmatrace.trace_format import Dir, DoorbellFlag, Kind, Layer, Op, WqeKind
+from tests.factories import make_partition, make_run
+
+QP, QPN = 7, 0x55
+SIZE = 4096
+
+
+def write_wqe(index: int, size: int = SIZE) -> list[int]:
+    """The words of an RDMA_WRITE of one slot."""
+    control = struct.pack(">II8x", index % 65536 << 8 | 0x08, QPN << 8 | 3)
+    raw = control + struct.pack(">QIIIIQ", 64, 5, 0, size, 1, 4096)
+    return list(struct.unpack("<8Q", raw + bytes(16)))
+
+
+def slot(index: int, kind: int = WqeKind.FIRST, words=None):
+    words = words or write_wqe(index)
+    named = {f"w{k}": word for k, word in enumerate(words)}
+    return {"t_tsc": index, "index": index, "qp": QP, "kind": kind, **named}
+
+
+def operation(index: int, size: int = SIZE):
+    row = {"channel": 0, "layer": Layer.MLX5DV, "op": Op.PUT, "size_bytes": size}
+    return {**row, "aux": index, "ordinal": index, "t_tsc": index}
+
+
+def ring(index: int, slots: int, **more):
+    words = struct.pack(">II", index % 65536 << 8, QPN << 8)
+    row = {"t_tsc": index, "value": int.from_bytes(words, "little"), "index": index, "qp": QP}
+    return {**row, "slots": slots, "delay_ns": 10 + slots, **more}
+
+
+def the_run(mode: str = "full", end: str = "exit", **told):
+    return make_run(
+        processes=[{"mode": mode, "end": end}],
+        channels=[{"object": QP, "layer": Layer.MLX5DV, "kind": Kind.RMA, "dir": Dir.OUT}],
+        endpoints=[{"object": QP, "layer": Layer.MLX5DV, "qpn": QPN}],
+        gpu_queues=[{"object": QP, "told": bool(told), **told}],
+    )
+
+
+def judged(run, *parts):
+    stage, slots = Doorbell(), Wqe()
+    known = slots.survey(run)
+    summaries = []
+    for number, (doorbells, wqes, ops) in enumerate(parts):
+        part = make_partition(number, wqes=wqes)
+        given = {
+            "doorbells": (doorbells, {"delay_ns": np.int64}),
+            "ops": (ops, {"layer": np.uint8}),
+        }
+        tables = dict(part.tables)
+        for name, (rows, more) in given.items():
+            base = make_partition(
+                **{name: [{k: v for k, v in r.items() if k not in more} for r in rows]}
+            )
+            table = base.tables[name]
+            for column, kind in more.items():
+                table = table.append_column(
+                    column, pa.array(np.array([r[column] for r in rows], kind))
+                )
+            tables[name] = table
+        part = type(part)(number, tables)
+        summaries.append(stage.summarize(slots.apply(part, known)))
+    merged = functools.reduce(stage.combine, summaries)
+    resolved = stage.resolve(merged, run)
+    account = stage.account(resolved)
+    wrong = [
+        one["name"]
+        for one in account["balance"]
+        if isinstance(one["right"], int) and one["left"] != one["right"]
+    ]
+    return stage, resolved, account, wrong
+
+
+def test_all_is_compared_across_partitions():
+    wqes, ops = [slot(k) for k in range(6)], [operation(k) for k in range(6)]
+    first = [ring(2, 2), ring(2, 0, flags=DoorbellFlag.AGAIN)], wqes[:3], ops[:1]
+    second = [ring(6, 4, flags=DoorbellFlag.SYNTHESIZED)], wqes[3:], ops[1:]
+    stage, resolved, account, wrong = judged(the_run(), first, second)
+    assert wrong == []
+    assert (account["queue_pairs_compared"], account["queue_pairs_not_compared"]) == (1, 0)
+    [row] = stage.results(resolved)["doorbells_by_qp"].to_pylist()
+    assert row == {
+        **{"proc": 0, "object": QP, "doorbells": 2, "again": 1, "synthesized": 1, "late": 0},
+        **{"slots": 6, "not_read": 0, "read": 6, "invalid": 0, "wqes": 6, "wqe_bytes": 6 * SIZE},
+        **{"operations": 6, "size_bytes": 6 * SIZE, "slots_max": 4},
+        **{"delay_total_ns": 12 + 10 + 14, "delay_min_ns": 10, "delay_max_ns": 14},
+    }
+    assert [tuple(r.values()) for r in stage.results(resolved)["doorbell_batches"].to_pylist()] == [
+        (0, QP, 1, 1),
+        (0, QP, 2, 1),
+    ]
+    assert stage.lines(resolved, the_run()) == [
+        "doorbells  2, 6 slots, 3.0 each; 6 work requests in 6 slots read",
+        "           1 doorbell made from a doorbell record",
+    ]
+
+
+@pytest.mark.parametrize("at", [0, 2, 4])
+def test_a_wrong_operation_is_an_equation_that_does_not_hold(at):
+    ops = [operation(k, SIZE + (k == at)) for k in range(5)]
+    _, _, _, wrong = judged(the_run(), ([ring(5, 5)], [slot(k) for k in range(5)], ops))
+    assert [name.split(" ")[0] for name in wrong] == ["bytes"]
+
+
+@pytest.mark.parametrize("at", [0, 2, 4])
+def test_queue_pairs_with_lost_records_are_not_compared_and_said(at):
+    wqes, ops = [slot(k) for k in range(5)], [operation(k) for k in range(5)]
+    for lost in ((wqes[:at] + wqes[at + 1 :], ops), (wqes, ops[:at] + ops[at + 1 :])):
+        stage, resolved, account, wrong = judged(the_run(), ([ring(5, 5)], *lost))
+        assert wrong == [] and account["queue_pairs_not_compared"] == 1
+        assert "queue pair not compared" in " ".join(stage.lines(resolved, the_run()))
+
+
+def test_another_kind_than_recorded_is_an_equation_that_does_not_hold():
+    wqes = [slot(0), slot(1, WqeKind.INVALID), slot(2, WqeKind.FIRST, [0] * 8)]
+    for rows, right in ((wqes, 1), (wqes[:1], 1), (wqes[1:2], 0), (wqes[2:], 0)):
+        _, _, account, _ = judged(the_run(), ([ring(3, 3)], rows, []))
+        [equation] = [one for one in account["balance"] if one["name"].startswith("slots decoded")]
+        assert (equation["left"], equation["right"]) == (len(rows), right)
+
+
+def test_slots_that_queue_pairs_told_of_are_an_equation_where_all_did():
+    told = {"slots": 9, "uncopied_slots": 4}
+    part = [ring(9, 9)], [slot(k) for k in range(5)], [operation(k) for k in range(5)]
+    name = "slots that queue pairs told of = recorded + lost + uncopied"
+    _, resolved, account, _ = judged(the_run(**told), part)
+    [equation] = [one for one in account["balance"] if one["name"] == name]
+    assert (equation["left"], equation["right"][-1]) == (9, 4)
+    for run in (the_run(), the_run(end="", **told), the_run(mode="simple", **told)):
+        _, _, account, _ = judged(run, part)
+        assert name not in [one["name"] for one in account["balance"]]
+    stage, resolved, _, _ = judged(the_run(**told), part)
+    assert "4 slots not in the trace" in " ".join(stage.lines(resolved, the_run()))
+
+
+def test_doorbells_that_fit_no_queue_pair_or_index_are_counted():
+    stray = {**ring(4, 4), "index": 5}
+    rows = [ring(4, 4, flags=DoorbellFlag.NOT_READ), stray, {**ring(4, 4), "qp": 0}]
+    stage, resolved, account, _ = judged(the_run(), (rows, [], []))
+    assert (account["unknown_queue_pair"], account["astray"], account["not_read"]) == (1, 1, 4)
+    text = " ".join(stage.lines(resolved, the_run()))
+    assert "1 doorbell of no known queue pair" in text
+    assert "1 doorbell that does not lead to its index" in text
