@@ -217,6 +217,12 @@ def _refuse_loss(book: Mapping[str, Any], folder: Path) -> None:
     if wire and wire["differs"]:
         what = counted(wire["differs"], "flow differs", "flows differ")
         found.append(f"{what} from the packet capture: {wire['differing'][0]}")
+    if wire and (undecided := wire["not_whole"] + wire["not_captured"]):
+        what = counted(undecided, "flow is not whole", "flows are not whole")
+        first = f": {wire['undecided'][0]}" if wire["undecided"] else ""
+        found.append(f"{what} in the packet capture, or not there{first}")
+    if wire and not wire["equal"] + wire["differs"] + undecided:
+        found.append("no flow could be compared with the packet capture")
     if found:
         raise DataLossError(
             f"{folder}: {'; '.join(found)}",

@@ -155,6 +155,12 @@ def losses(ledger: Numbers) -> list[str]:
     return found
 
 
+def lacks(ledger: Numbers, schemas: Iterable[str]) -> bool:
+    """Return whether records of some schemas were lost, wherever."""
+    kinds = ("dropped", "missing", "damaged", "damaged_open", "bad_channel", "gap_chunks")
+    return any(ledger["records"][name].get(kind, 0) for name in schemas for kind in kinds)
+
+
 def is_torn(ledger: Numbers) -> bool:
     """Return whether parts of files are missing: what they told of objects and peers, too."""
     sizes = ledger["capture"]["bytes"]

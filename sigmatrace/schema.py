@@ -59,7 +59,9 @@ INDEX_TABLES: Columns = {
     # `av`: the address vector that resolves its channels' `peer`; `life`: how many connections of
     # the same two names came before in this process; `gone_tsc`: 0 when it was never closed.
     # Queue pairs: `place` and `peer_place` are the ports at both ends (as in `gids` and `ports`;
-    # "" = unknown), `qpn` and `peer_qpn` the numbers of the queue pairs there.
+    # "" = unknown), `qpn` and `peer_qpn` the numbers of the queue pairs there. `lossy`: 1 where the
+    # transport may lose messages or exchange them; `sq_psn`: a queue pair's first packet sequence
+    # number, -1 unknown.
     "endpoints": {
         "proc": "i4",
         "object": "u4",
@@ -77,6 +79,8 @@ INDEX_TABLES: Columns = {
         "qpn": "u4",
         "peer_place": "str",
         "peer_qpn": "u4",
+        "lossy": "u1",
+        "sq_psn": "i8",
     },
     # Registered memory; `key` is what the other end names it by (rkey, fi_mr_key).
     "regions": {
@@ -216,7 +220,8 @@ NO_GROUP = 2**32 - 1
 """No stream of messages that both ends share (column ``ops.group``)."""
 
 STAGE_TABLES: Columns = {
-    # topology: one row per channel, in the order of `channel`.
+    # topology: one row per channel, in the order of `channel`. `lossy`: 1 where the transport at
+    # either end may lose messages or exchange them: the k-th sent need not be the k-th received.
     "routes": {
         "channel": "u4",
         "src_proc": "i4",
@@ -225,6 +230,7 @@ STAGE_TABLES: Columns = {
         "dst_name": "str",
         "group": "u4",
         "fate": "u1",
+        "lossy": "u1",
     },
     # clock: one row per process.
     "clock_quality": {
@@ -312,7 +318,7 @@ STAGE_TABLES: Columns = {
         "visible": "bool",
     },
     # completion: from post to completion; `timed` of the `count` completions tell, `min_ns` and
-    # `max_ns` are limits of i8 when none does. opcode: format.md 2.8.
+    # `max_ns` are null when none does. opcode: format.md 2.8.
     "latencies": {
         "proc": "i4",
         "queue": "u1",
@@ -364,7 +370,8 @@ STAGE_TABLES: Columns = {
         "captured_bytes": "u8",
         "verdict": "str",
     },
-    # messages (an exchange, opt-in): one row per message seen at both ends.
+    # messages (an exchange, opt-in): one row per message seen at both ends. `uncertain`: the order
+    # of either end is not sure, or the transport may have lost messages before.
     "message_pairs": {
         "flow": "u8",
         "src_proc": "i4",
@@ -373,6 +380,7 @@ STAGE_TABLES: Columns = {
         "size_bytes": "u8",
         "received_bytes": "u8",
         "sizes_known": "bool",
+        "uncertain": "bool",
         "send_ns": "i8",
         "receive_ns": "i8",
         "latency_ns": "i8",

@@ -33,7 +33,8 @@ def text(
         hints: How to open them, by exporter.
         out: Folder of the output.
     """
-    lines = [*_events(run, book), *_absent(run), *_losses(book), *told, f"output     {out}"]
+    said = [*_events(run, book), *_absent(run), *_losses(book), *told, *_pairs(book)]
+    lines = [*said, f"output     {out}"]
     for name, made in files.items():
         lines += [f"  {path}" for path in made]
         if name in hints:
@@ -75,11 +76,21 @@ def _absent(run: Run) -> Iterator[str]:
         yield f"ranks      {there} of {count_text(world)} have a file; rank {few} has none"
 
 
+def _pairs(book: Mapping[str, Any]) -> Iterator[str]:
+    """Say what the exchange ``messages`` found that cannot be: it has no lines of its own."""
+    found = book["stages"].get("messages", {})
+    if found.get("sizes_differ"):
+        which = f"{count_text(found['sizes_differ'])} of {counted(found['messages'], 'message')}"
+        yield f"pairs      {which} of another size at the other end"
+
+
 def _losses(book: Mapping[str, Any]) -> Iterator[str]:
     found = ledger.losses(book)
     yield f"lost       {'; '.join(found) if found else 'nothing'}"
     if ledger.is_torn(book):
         yield "             unmatched messages and peers not traced below may come from that"
+    if ledger.lacks(book, ("request", "cqe")):
+        yield "             requests below are counted as far as the records that are left tell"
     recovered = [
         f"{count_text(count)} {name} records"
         for name, one in book["records"].items()

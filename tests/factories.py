@@ -121,7 +121,8 @@ def queue_pair(
         place, _, qpn = text.rpartition(":")
         ends[name] = f"ib:{text}" if text else ""
         ends |= {f"{prefix}place": place, f"{prefix}qpn": int(qpn or "0", 16)}
-    return {"proc": proc, "object": thing, "layer": Layer.VERBS, "type": "ib_qp", **ends, **more}
+    known = {"layer": Layer.VERBS, "type": "ib_qp", "sq_psn": -1}
+    return {"proc": proc, "object": thing, **known, **ends, **more}
 
 
 def message_rows(

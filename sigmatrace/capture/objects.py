@@ -99,14 +99,16 @@ def _endpoint_rows(told: Told) -> list[tuple[Any, ...]]:
         endpoint = _ENDPOINTS.get(kind)
         if endpoint is None:
             continue
-        local, peer, av, seat, peer_seat = endpoint.ends(key, fields, told)
+        local, peer, av, seat, peer_seat, is_lossy, psn = endpoint.ends(key, fields, told)
         owner = integer(fields, endpoint.owner) if endpoint.owner else 0
         names = local, peer, owner, av, integer(fields, "depth", 8)
         connection = endpoint.layer, local, peer
         life = lives[connection] if local and peer else 0
         lives[connection] += 1
         times = life, *_life(fields)
-        result.append((key, int(endpoint.layer), kind, *names, *times, *seat, *peer_seat))
+        transport = int(is_lossy), psn
+        what = key, int(endpoint.layer), kind
+        result.append((*what, *names, *times, *seat, *peer_seat, *transport))
     return result
 
 

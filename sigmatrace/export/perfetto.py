@@ -95,6 +95,7 @@ class PerfettoExporter(Exporter):
             "src_proc": "i4",
             "dst_proc": "i4",
             "fate": "u1",
+            "lossy": "u1",
             "flow": "u8",
         },
         "completions": {

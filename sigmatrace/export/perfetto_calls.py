@@ -18,7 +18,9 @@ _OPERATION = (
     Argument("peer", Kind.TEXT),
     Argument("unmatched", Kind.TEXT),
     Argument("failed", Kind.FLAG),
+    Argument("uncertain", Kind.FLAG),
 )
+_UNCERTAIN = len(_OPERATION) - 1
 _COMPLETION = (
     Argument("size_bytes", Kind.U64),
     Argument("status", Kind.TEXT),
@@ -39,6 +41,9 @@ def operations(part: Partition, run: Run, tracks: Tracks) -> Rows:
     given = [part.column("ops", key) for key in keys]
     described: list[Any] = [*given, len(peers), name, shown, peer, why]
     describe_operations(*described)
+    flow, flags = part.column("ops", "flow"), part.column("ops", "flags")
+    unsure = (part.column("ops", "lossy") > 0) | (flags & OpFlag.ORDER_UNCERTAIN > 0)
+    shown |= (unsure & (flow != 0)).astype(np.uint16) << _UNCERTAIN
 
     def name_text(key: int) -> str:
         return calls.get(key & 0xFF) or op_text(key >> 8)
@@ -53,7 +58,7 @@ def operations(part: Partition, run: Run, tracks: Tracks) -> Rows:
         depth=part.column("ops", "depth"),
         name=name,
         shown=shown,
-        flow=part.column("ops", "flow"),
+        flow=flow,
         values=(part.column("ops", "size_bytes"), peer, why),
         arguments=_OPERATION,
         name_text=name_text,

@@ -99,14 +99,15 @@ class Completion(Stage):
         )
 
     def results(self, resolved: Completed) -> Mapping[str, pa.Table]:
-        """Return ``queues`` and ``latencies``."""
-        return {"queues": resolved.queues, "latencies": resolved.kinds}
+        """Return ``queues`` and ``latencies``; where no time is known, no least and largest."""
+        return {"queues": resolved.queues, "latencies": _known_limits(resolved.kinds)}
 
     def account(self, resolved: Completed) -> Mapping[str, object]:
         """Return requests and completions.
 
         Positions tell what was posted, also where records of requests were lost; so no queue has
-        more records than positions, and none retires or receives more than that.
+        more records than positions, and none retires or receives more than that. Completions of an
+        unknown position were posted, too: at least as many as there are.
         """
         whole = resolved.queues
         table = whole.filter(whole.column("visible"))
@@ -126,7 +127,7 @@ class Completion(Stage):
             "send_completed": completed,
             "send_outstanding": posted - completed,
             "send_not_visible": total["requests"] - _sum(table.column("requests")),
-            "receives_posted": _sum(own.column("posted")) + _sum(shared.column("posted")),
+            "receives_posted": _at_least(own) + _at_least(shared),
             "receives_completed": _sum(own.column("cqes")) + _sum(shared.column("cqes")),
             "not_joined": total["cqes"] - total["joined"],
             "not_joined_shared": _sum(shared.column("cqes")) - _sum(shared.column("joined")),
@@ -166,6 +167,11 @@ def _visible(queues: pa.Table, run: Run) -> NDArray[np.bool_]:
 
 def _sum(values: Any) -> int:
     return int(pc.sum(values).as_py() or 0)
+
+
+def _at_least(queues: pa.Table) -> int:
+    """Return how many receives were posted, queue by queue at least those that completed."""
+    return _sum(pc.max_element_wise(queues.column("posted"), queues.column("cqes")))
 
 
 def _at_most(name: str, table: pa.Table, left: str, right: str) -> dict[str, object]:
@@ -221,6 +227,15 @@ def _timed(part: Partition) -> pa.Table:
             "max_ns": np.where(known, latency, high),
         }
     )
+
+
+def _known_limits(kinds: pa.Table) -> pa.Table:
+    """Return the table with null for the least and the largest of no latencies."""
+    timed = pc.greater(kinds.column("timed"), 0)
+    for name in ("min_ns", "max_ns"):
+        limits = pc.if_else(timed, kinds.column(name), pa.scalar(None, pa.int64()))
+        kinds = kinds.set_column(kinds.schema.get_field_index(name), name, limits)
+    return kinds
 
 
 def _add_queues(table: pa.Table) -> pa.Table:

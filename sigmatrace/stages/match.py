@@ -3,6 +3,8 @@
 ``flow`` needs no partner: group and ordinal are known at each end. What was seen at both
 ends is counted exactly, from the ordinals seen at either end, kept as runs.
 
+Where the transport may lose messages (``ops.lossy``) that is a guess, and counts as uncertain.
+
 Ordinals count modulo 2^32. A channel with more messages than that repeats flows; the repeats
 are counted as duplicates.
 """
@@ -20,10 +22,11 @@ from numpy.typing import NDArray
 from sigmatrace.partition import Partition, Run
 from sigmatrace.schema import STAGE_TABLES, Columns, Fate
 from sigmatrace.stages.base import Stage, SummaryKind
+from sigmatrace.stages.match_doubts import doubts, lines_of
 from sigmatrace.stages.match_order import Order, count_exchanged, join_orders, restore
 from sigmatrace.stages.sums import Sums, add_sums, column_sums
 from sigmatrace.text import count_text
-from sigmatrace.trace_format import OP_CLASS, Layer, Op, OpClass, layer_text
+from sigmatrace.trace_format import OP_CLASS, Layer, Op, OpClass, OpFlag, layer_text
 
 Ints = NDArray[np.int64]
 
@@ -99,9 +102,10 @@ class Match(Stage):
             "group": "u4",
             "fate": "u1",
             "layer": "u1",
+            "lossy": "u1",
         },
         "channels": {"layer": "u1", "kind": "u1"},
-        "routes": {"group": "u4", "src_proc": "i4", "dst_proc": "i4"},
+        "routes": {"group": "u4", "src_proc": "i4", "dst_proc": "i4", "lossy": "u1"},
     }
     produces: ClassVar[Columns] = {
         "ops": {"flow": "u8"},  # equal at both ends of a message; 0: none
@@ -134,7 +138,8 @@ class Match(Stage):
         span = np.full((2 * channels, 7), -1, np.int64)
         sums = np.zeros((2 * channels, 5), np.uint64)
         runs = [np.empty(channel.size, np.int64) for _ in range(3)]
-        rows = (channel, op, flags, aux, flow, size_bytes)
+        uncertain = part.column("ops", "lossy") * np.uint8(OpFlag.ORDER_UNCERTAIN)
+        rows = (channel, op, flags | uncertain, aux, flow, size_bytes)
         count = runs_kernel(*rows, low, span, sums, *runs)
         used = span[:, 2] >= 0
         end = span[:, 2] >> 1
@@ -173,6 +178,7 @@ class Match(Stage):
             "uncertain_order": int(summary.sums.sums[:, 3].sum()) + int(exchanged.sum()),
             "size_unknown": int(summary.sums.sums[:, 4].sum()),
             "byte_sums_beyond_u64": over,
+            **doubts(table, run.column("routes", "lossy")[row]),
         }
         return Matched(table, {**ledger, "balance": _balance(ledger)})
 
@@ -189,7 +195,7 @@ class Match(Stage):
 
         By layer where there are several.
         """
-        return list(_lines(resolved.ledger))
+        return [*_lines(resolved.ledger), *lines_of(resolved.ledger)]
 
 
 def _nothing() -> Seen:

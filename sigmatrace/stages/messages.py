@@ -19,7 +19,7 @@ from sigmatrace.trace_format import Op, OpFlag
 
 BLOCK_BITS = np.uint64(16)
 """Messages of one group are spread over buckets in blocks of this many, not all in one."""
-COLUMNS = ("flow", "op", "flags", "src_proc", "dst_proc", "layer", "size_bytes", "t_ns")
+COLUMNS = ("flow", "op", "flags", "lossy", "src_proc", "dst_proc", "layer", "size_bytes", "t_ns")
 
 
 class Messages(Exchange):
@@ -31,6 +31,7 @@ class Messages(Exchange):
             "flow": "u8",
             "op": "u1",
             "flags": "u1",
+            "lossy": "u1",
             "src_proc": "i4",
             "dst_proc": "i4",
             "layer": "u1",
@@ -85,6 +86,7 @@ class Messages(Exchange):
             },
             "sizes_differ": int(differ.sum()),
             "sizes_not_known": int((~known).sum()),
+            "uncertain": int(column(joined, "uncertain").sum()),
         }
 
 
@@ -109,6 +111,8 @@ def _firsts(rows: pa.Table, chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
 def _pairs(rows: pa.Table, send: NDArray[Any], receive: NDArray[Any]) -> pa.Table:
     sent = {name: column(rows, name)[send] for name in COLUMNS}
     got = {name: column(rows, name)[receive] for name in COLUMNS}
+    flags = sent["flags"] | got["flags"]
+    unsure = flags & (OpFlag.ORDER_UNCERTAIN | OpFlag.FAILED) != 0
     return pa.table(
         {
             "flow": sent["flow"],
@@ -117,7 +121,8 @@ def _pairs(rows: pa.Table, send: NDArray[Any], receive: NDArray[Any]) -> pa.Tabl
             "layer": sent["layer"],
             "size_bytes": sent["size_bytes"],
             "received_bytes": got["size_bytes"],
-            "sizes_known": (sent["flags"] | got["flags"]) & OpFlag.SIZE_UNKNOWN == 0,
+            "sizes_known": flags & OpFlag.SIZE_UNKNOWN == 0,
+            "uncertain": unsure | (sent["lossy"] + got["lossy"] > 0),
             "send_ns": sent["t_ns"],
             "receive_ns": got["t_ns"],
             "latency_ns": got["t_ns"] - sent["t_ns"],

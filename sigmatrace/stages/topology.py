@@ -38,6 +38,7 @@ class Routes:
         group: ``(channels,)`` u4.
         fate: ``(channels,)`` u1.
         layer: ``(channels,)`` u1.
+        lossy: ``(channels,)`` u1, 1 where the transport may lose messages or exchange them.
         table: Table ``routes``.
     """
 
@@ -46,6 +47,7 @@ class Routes:
     group: NDArray[np.uint32]
     fate: NDArray[np.uint8]
     layer: NDArray[np.uint8]
+    lossy: NDArray[np.uint8]
     table: pa.Table
 
 
@@ -82,13 +84,14 @@ class Topology(Stage):
     }
     produces: ClassVar[Columns] = {
         # Processes: -1 = unknown or not traced. group: the stream of messages that both ends
-        # share (NO_GROUP: none).
+        # share (NO_GROUP: none). lossy: as in `routes`; 0 where the channel is not known.
         "ops": {
             "src_proc": "i4",
             "dst_proc": "i4",
             "group": "u4",
             "fate": "u1",
             "layer": "u1",
+            "lossy": "u1",
         },
         "routes": STAGE_TABLES["routes"],
     }
@@ -101,8 +104,9 @@ class Topology(Stage):
         _pair(channels)
         src = np.where(channels.out, channels.own_proc, channels.src)
         dst = np.where(channels.out, ends.other_proc, channels.own_proc).astype(np.int32)
-        table = _table(run, ends, channels, src, dst)
-        return Routes(src, dst, channels.group, channels.fate, channels.layer, table)
+        lossy = _lossy(ends, channels)
+        table = _table(run, ends, channels, src, dst).append_column("lossy", pa.array(lossy))
+        return Routes(src, dst, channels.group, channels.fate, channels.layer, lossy, table)
 
     def apply(self, part: Partition, resolved: Routes) -> Partition:
         """Give each operation what is known of its channel."""
@@ -122,7 +126,11 @@ class Topology(Stage):
             *(resolved.src, resolved.dst, resolved.group, resolved.fate, resolved.layer),
             *columns.values(),
         )
-        return part.with_columns("ops", columns)
+        channel = part.column("ops", "channel")
+        known = channel < resolved.lossy.size
+        lossy = np.zeros(size, np.uint8)
+        lossy[known] = resolved.lossy[channel[known]]
+        return part.with_columns("ops", {**columns, "lossy": lossy})
 
     def results(self, resolved: Routes) -> Mapping[str, pa.Table]:
         """Return the table ``routes``."""
@@ -268,6 +276,20 @@ def _marked(ids: Ints, count: int, chosen: NDArray[np.bool_]) -> NDArray[np.bool
     mark = np.zeros(count, bool)
     mark[ids[chosen]] = True
     return mark[ids]
+
+
+def _lossy(ends: Ends, channels: _Channels) -> NDArray[np.uint8]:
+    """Return of each channel whether the transport at either end of its group is lossy.
+
+    A shared receive context does not say what it receives from; the senders in its group do.
+    """
+    lossy = ends.lossy.astype(np.uint8)
+    grouped = channels.group != NO_GROUP
+    group = channels.group[grouped]
+    worst = np.zeros(int(group.max(initial=0)) + 1, np.uint8)
+    np.maximum.at(worst, group, lossy[grouped])
+    lossy[grouped] = worst[group]
+    return lossy
 
 
 def _table(

@@ -46,6 +46,7 @@ class Ends:
         other_name: Index into ``names``, -1 when not known.
         found: ``Found`` of the other end.
         own_several: Whether several processes used the own endpoint's name.
+        lossy: Whether the own endpoint's transport may lose messages, or exchange them.
         names: All names.
     """
 
@@ -56,6 +57,7 @@ class Ends:
     other_name: Ints
     found: NDArray[np.uint8]
     own_several: NDArray[np.bool_]
+    lossy: NDArray[np.bool_]
     names: pa.Array
 
 
@@ -105,6 +107,7 @@ class _Endpoints:
     proc: Ints
     object: Ints
     av: Ints
+    lossy: Ints
     local: Ints
     peer: Ints
     life: Ints
@@ -143,6 +146,7 @@ def resolve_ends(run: Run) -> Ends:
         other_name=asked.name,
         found=found,
         own_several=several,
+        lossy=_at(endpoints.lossy, own) > 0,
         names=names,
     )
 
@@ -188,6 +192,7 @@ def _endpoints(run: Run, codes: list[Ints]) -> _Endpoints:
         proc=proc,
         object=thing,
         av=run.column("endpoints", "av").astype(np.int64),
+        lossy=run.column("endpoints", "lossy").astype(np.int64),
         local=local,
         peer=peer,
         life=life,

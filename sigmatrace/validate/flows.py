@@ -9,8 +9,11 @@ once. A repeated read may ask for what is still missing only: its PSN is inside 
 first request. (InfiniBand Architecture Specification, volume 1, chapter 9, sections "Packet
 sequence numbers" and "Requester behavior"; opcodes and headers: `sigmatrace.validate.roce`.)
 
-What the wire cannot show: queue pairs that are created anew with the same number within the
-capture (their PSNs contradict each other, which is counted), and requests that never left.
+**Holes.** Numbers follow each other, so a packet that the capture lacks leaves a gap: `Flow.runs`.
+
+What the wire cannot show: requests that never left, and that a queue pair is created or connected
+anew with the same number. Where its PSNs begin at the same one again, a packet like an earlier one
+counts as repeated and another one as contradicting; else a new run begins.
 """
 
 from __future__ import annotations
@@ -86,9 +89,12 @@ class Flow:
         unsure_mtu: Whether packets tell several path MTUs (the number of a queue pair was used
             again), and how many sequence numbers its reads own is not certain.
         contradicting: Request packets with the number of a different one; not in `messages`.
+        runs: First and one past the last of the numbers, unwrapped, that request packets own
+            without a gap. Of UD those of the sending queue pair, over all its receivers.
         responses: Response packets to requests of the other direction, each PSN once.
         response_bytes: Payload of them.
         repeated_responses: Those that came again.
+        answered: PSN of the last request of the other direction that was acknowledged or answered.
         refusals: Negative acknowledgements of requests of the other direction, by syndrome;
             "receiver not ready" is 0x20 to 0x3f.
     """
@@ -99,6 +105,7 @@ class Flow:
     transport: str
     source_qpn: int | None
     messages: list[Message] = field(default_factory=list)
+    runs: list[tuple[int, int]] = field(default_factory=list)
     packets: int = 0
     repeated: int = 0
     incomplete: int = 0
@@ -108,6 +115,7 @@ class Flow:
     responses: int = 0
     response_bytes: int = 0
     repeated_responses: int = 0
+    answered: int | None = None
     refusals: Counter[int] = field(default_factory=Counter)
 
     def totals(self) -> dict[str, Total]:
@@ -125,11 +133,13 @@ class PacketCapture:
         flows: In the order of their first packets.
         connections: In the order of their acceptance.
         frames: What else is in the file, and what could not be decoded.
+        until_ns: When the last packet was seen, ns since 1970; 0 when there is none.
     """
 
     flows: list[Flow]
     connections: list[Connection]
     frames: FrameCounts
+    until_ns: int = 0
 
 
 def assemble(
@@ -144,13 +154,18 @@ def assemble(
             packets and from the responses to its reads.
     """
     builders: dict[tuple[str, str, int, str, int | None], _Builder] = {}
+    datagrams: dict[tuple[str, int | None], _Numbers] = {}
     manager = ConnectionManager()
+    until_ns = 0
     for packet in packets:
+        until_ns = max(until_ns, packet.time_ns)
         key = packet.source, packet.destination, packet.qpn, packet.transport, packet.source_qpn
         builder = builders.get(key)
         if builder is None:
             builder = builders[key] = _Builder(Flow(*key))
         builder.take(packet)
+        if packet.transport == "UD":
+            datagrams.setdefault((packet.source, packet.source_qpn), _Numbers()).take(packet.psn)
         if packet.datagram:
             manager.take(packet)
     _share_responses(builders.values())
@@ -158,23 +173,51 @@ def assemble(
     for builder in builders.values():
         builder.finish(mtu)
         flow = builder.flow
+        if flow.transport == "UD":
+            flow.runs = datagrams[flow.source, flow.source_qpn].runs()
         if flow.source_qpn is None:
             flow.source_qpn = senders.get((flow.source, flow.destination, flow.qpn))
-    return PacketCapture([b.flow for b in builders.values()], manager.connections, frames)
+    flows = [builder.flow for builder in builders.values()]
+    return PacketCapture(flows, manager.connections, frames, until_ns)
 
 
 class _Unwrapper:
     """24-bit sequence numbers as numbers that go on: each is taken near the highest before it."""
 
     def __init__(self) -> None:
-        self._highest: int | None = None
+        self.highest = -1  # none yet
 
     def unwrap(self, psn: int) -> int:
-        if self._highest is None:
-            self._highest = psn
-        value = self._highest + ((psn - self._highest + _HALF) & (2 * _HALF - 1)) - _HALF
-        self._highest = max(self._highest, value)
+        if self.highest < 0:
+            self.highest = psn
+        value = self.highest + ((psn - self.highest + _HALF) & (2 * _HALF - 1)) - _HALF
+        self.highest = max(self.highest, value)
         return value
+
+
+class _Numbers:
+    """Numbers of the datagrams of one queue pair, whoever receives them."""
+
+    def __init__(self) -> None:
+        self._psn = _Unwrapper()
+        self._seen: set[int] = set()
+
+    def take(self, psn: int) -> None:
+        self._seen.add(self._psn.unwrap(psn))
+
+    def runs(self) -> list[tuple[int, int]]:
+        runs: list[tuple[int, int]] = []
+        for psn in sorted(self._seen):
+            _own(runs, psn, psn + 1)
+        return runs
+
+
+def _own(runs: list[tuple[int, int]], first: int, stop: int) -> None:
+    """Adds numbers to runs; they come in ascending order."""
+    if runs and first <= runs[-1][1]:
+        runs[-1] = runs[-1][0], max(runs[-1][1], stop)
+    else:
+        runs.append((first, stop))
 
 
 class _Builder:
@@ -185,7 +228,7 @@ class _Builder:
         self.requests: dict[int, Packet] = {}
         self.read_sizes: dict[int, set[int]] = {}  # PSN: payloads of first packets of responses
         self.sizes: set[int] = set()  # payloads of packets that are not the last of a message
-        self._request_psn, self._response_psn = _Unwrapper(), _Unwrapper()
+        self._request_psn, self._response_psn, self._answer_psn = (_Unwrapper() for _ in range(3))
         self._responses: set[int] = set()
 
     def take(self, packet: Packet) -> None:
@@ -213,9 +256,13 @@ class _Builder:
 
     def _take_response(self, packet: Packet) -> None:
         flow = self.flow
-        if packet.op is BthOpcode.ACKNOWLEDGE:
-            if ((packet.syndrome or 0) >> 5) & 3 in (_NAK, _RNR_NAK):
-                flow.refusals[packet.syndrome or 0] += 1
+        is_acknowledgement = packet.op is BthOpcode.ACKNOWLEDGE
+        if is_acknowledgement and ((packet.syndrome or 0) >> 5) & 3 in (_NAK, _RNR_NAK):
+            flow.refusals[packet.syndrome or 0] += 1
+            return
+        self._answer_psn.unwrap(packet.psn)
+        flow.answered = self._answer_psn.highest
+        if is_acknowledgement:
             return
         if packet.op is BthOpcode.READ_RESPONSE_FIRST:
             self.read_sizes.setdefault(packet.psn, set()).add(packet.payload)
@@ -294,7 +341,9 @@ class _Assembly:
                 flow.repeated += 1
             else:
                 flow.contradicting += 1
-        elif packet.op in _ONE_PACKET or packet.op in _WHOLE:
+            return
+        _own(flow.runs, psn, psn + 1)
+        if packet.op in _ONE_PACKET or packet.op in _WHOLE:
             self._end_incomplete()
             self._orphaned = False
             self._take_whole(psn, packet)
@@ -317,6 +366,7 @@ class _Assembly:
             length = packet.length or 0
             numbers = -(-length // self._mtu) if self._mtu else 1
             self._reads_end = psn + max(numbers, 1)
+            _own(self._flow.runs, psn, self._reads_end)
         elif packet.op in _ONE_PACKET:
             length = _ATOMIC_BYTES
         elif packet.length is not None and packet.length != length:

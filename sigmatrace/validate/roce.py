@@ -20,8 +20,12 @@ from typing import NamedTuple
 
 PORT = 4791
 _ETHERTYPE_IPV4, _ETHERTYPE_IPV6, _ETHERTYPE_ROCE_V1 = 0x0800, 0x86DD, 0x8915
-_VLAN_TAGS = (0x8100, 0x88A8)
+_VLAN_TAGS = (0x8100, 0x88A8, 0x9100, 0x9200, 0x9300)
 _UDP = 17
+_IPV6_FRAGMENT, _IPV6_AUTHENTICATION = 44, 51
+_IPV6_EXTENSIONS = frozenset(
+    (0, 43, _IPV6_FRAGMENT, _IPV6_AUTHENTICATION, 60, 135, 139, 140)
+)  # RFC 7045: those that name the header behind them
 _UDP_HEADER, _BTH, _ICRC = 8, 12, 4
 TRANSPORTS = {0: "RC", 1: "UC", 3: "UD", 5: "XRC"}
 _CONGESTION_NOTIFICATION = 0x81
@@ -116,9 +120,10 @@ class FrameCounts:
         roce: Decoded RoCEv2 packets.
         congestion: RoCEv2 congestion notifications.
         roce_v1: RoCE of version 1, which is not decoded.
-        fragments: Parts of IP fragments, which are not decoded.
+        fragments: IP fragments, of UDP as far as they tell, which are not decoded.
         unsupported: RoCEv2 packets of known operations that are not decoded (flush, atomic write).
         damaged: RoCEv2 packets that are cut within their headers or contradict themselves.
+        unclear: Frames cut before what tells whether they are RoCEv2 packets.
         other: Everything else.
         cut: 1 when the file ends within a frame, or goes on with what is none.
     """
@@ -130,8 +135,14 @@ class FrameCounts:
     fragments: int = 0
     unsupported: int = 0
     damaged: int = 0
+    unclear: int = 0
     other: int = 0
     cut: int = 0
+
+    @property
+    def undecoded(self) -> int:
+        """Frames that may have been RoCEv2 packets of operations that are compared."""
+        return self.fragments + self.damaged + self.unclear + self.cut
 
 
 def decode(time_ns: int, frame: bytes, counts: FrameCounts) -> Packet | None:
@@ -161,33 +172,77 @@ def decode(time_ns: int, frame: bytes, counts: FrameCounts) -> Packet | None:
     return packet
 
 
+class _Ip(NamedTuple):
+    """What an IP header says of what is behind it.
+
+    Attributes:
+        addresses: Source and destination, one after the other.
+        protocol: Of the payload.
+        is_fragment: Whether it is a part of a datagram.
+        at: Offset of the payload.
+    """
+
+    addresses: bytes
+    protocol: int
+    is_fragment: bool
+    at: int
+
+
 def _udp_of(frame: bytes, counts: FrameCounts) -> tuple[str, str, int] | None:
     """Source, destination and offset of the UDP header, when it is to RoCEv2's port."""
-    if len(frame) < 14:
-        counts.other += 1
-        return None
-    at = 12
-    while (kind := int.from_bytes(frame[at : at + 2], "big")) in _VLAN_TAGS:
-        at += 4
-    at += 2
-    addresses, protocol, fragment, udp = b"", 0, False, 0
-    if kind == _ETHERTYPE_IPV4 and len(frame) >= at + 20:
-        protocol, addresses = frame[at + 9], frame[at + 12 : at + 20]
-        fragment = bool(int.from_bytes(frame[at + 6 : at + 8], "big") & 0x3FFF)
-        udp = at + 4 * (frame[at] & 15)
-    elif kind == _ETHERTYPE_IPV6 and len(frame) >= at + 40:
-        protocol, addresses = frame[at + 6], frame[at + 8 : at + 40]
-        udp = at + 40
-    if kind == _ETHERTYPE_ROCE_V1:
-        counts.roce_v1 += 1
-    elif protocol == _UDP and fragment:
-        counts.fragments += 1
-    elif protocol == _UDP and int.from_bytes(frame[udp + 2 : udp + 4], "big") == PORT:
-        half = len(addresses) // 2
-        return _address(addresses[:half]), _address(addresses[half:]), udp
-    else:
-        counts.other += 1
+    try:
+        kind, at = _ethernet(frame)
+        if kind == _ETHERTYPE_ROCE_V1:
+            counts.roce_v1 += 1
+            return None
+        ip = {_ETHERTYPE_IPV4: _ipv4, _ETHERTYPE_IPV6: _ipv6}.get(kind, _no_ip)(frame, at)
+        if ip.protocol == _UDP and ip.is_fragment:
+            counts.fragments += 1
+        elif ip.protocol == _UDP and struct.unpack_from(">H", frame, ip.at + 2)[0] == PORT:
+            half = len(ip.addresses) // 2
+            return _address(ip.addresses[:half]), _address(ip.addresses[half:]), ip.at
+        else:
+            counts.other += 1
+    except (struct.error, IndexError):
+        counts.unclear += 1
     return None
+
+
+def _ethernet(frame: bytes) -> tuple[int, int]:
+    """Type of what is in a frame behind all VLAN tags, and its offset.
+
+    Raises:
+        struct.error: The frame is cut before it.
+    """
+    at = 12
+    while (kind := struct.unpack_from(">H", frame, at)[0]) in _VLAN_TAGS:
+        at += 4
+    return kind, at + 2
+
+
+def _no_ip(frame: bytes, at: int) -> _Ip:
+    return _Ip(b"", -1, False, at)
+
+
+def _ipv4(frame: bytes, at: int) -> _Ip:
+    """Raises struct.error or IndexError when the header is cut; so does ``_ipv6``."""
+    size, fragment, protocol, addresses = struct.unpack_from(">B5xHxB2x8s", frame, at)
+    return _Ip(addresses, protocol, bool(fragment & 0x3FFF), at + 4 * (size & 15))
+
+
+def _ipv6(frame: bytes, at: int) -> _Ip:
+    protocol, addresses = struct.unpack_from(">6xBx32s", frame, at)
+    at += 40
+    while protocol in _IPV6_EXTENSIONS:
+        here, (protocol, units) = protocol, struct.unpack_from(">BB", frame, at)
+        if here == _IPV6_FRAGMENT:
+            # A fragment that is a whole datagram ("atomic", RFC 6946) is decoded as one.
+            if struct.unpack_from(">H", frame, at + 2)[0] & 0xFFF9:
+                return _Ip(addresses, _UDP if protocol in _IPV6_EXTENSIONS else protocol, True, at)
+            at += 8
+        else:
+            at += 4 * (units + 2) if here == _IPV6_AUTHENTICATION else 8 * (units + 1)
+    return _Ip(addresses, protocol, False, at)
 
 
 @functools.lru_cache(maxsize=1 << 16)

@@ -26,6 +26,7 @@ from sigmatrace.validate.compare import (
     KIND_CODE,
     OP_OF,
     REQUEST,
+    UNKNOWN_PSN,
     Compared,
     Key,
     Sent,
@@ -54,6 +55,7 @@ _NO_CODE = 255
 _CODE = np.full(256, _NO_CODE, np.uint8)
 _CODE[list(KIND_OF)] = [KIND_CODE[kind] for kind in KIND_OF.values()]
 _ON_WIRE = frozenset(OP_OF.values())
+_TIMES = ("first_ns", "last_ns")
 _REQUEST = ("proc", "object", "position", "opcode", "size_bytes", "raddr", "rkey", "imm")
 
 
@@ -62,8 +64,8 @@ class Seen:
     """What some partitions hold.
 
     Attributes:
-        amounts: Operations and bytes by channel and operation, and how many of the operations are
-            of an uncertain order.
+        amounts: Operations and bytes by channel and operation, how many of the operations are of an
+            uncertain order, and when the first and the last were.
         requests: Columns ``_REQUEST`` of each send request.
     """
 
@@ -99,7 +101,7 @@ class Wire(Stage):
     name: ClassVar[str] = "wire"
     summary: ClassVar[SummaryKind] = "after"
     requires: ClassVar[Columns] = {
-        "ops": {"channel": "u4", "op": "u1", "size_bytes": "u8", "flags": "u1"},
+        "ops": {"channel": "u4", "op": "u1", "size_bytes": "u8", "flags": "u1", "t_ns": "i8"},
         "aggregates": {"channel": "u4", "op": "u1", "count": "u8", "size_bytes": "u8"},
         "requests": {
             "proc": "i4",
@@ -127,6 +129,8 @@ class Wire(Stage):
             "place": "str",
             "peer_place": "str",
             "peer_qpn": "u4",
+            "sq_psn": "i8",
+            "qpn": "u4",
         },
         "addresses": {"proc": "i4", "av": "u4", "addr": "u8", "place": "str", "qpn": "u4"},
         "gids": {"index": "u4", "gid": "str", "place": "str"},
@@ -145,9 +149,14 @@ class Wire(Stage):
             ops.column("flags"), pa.scalar(OpFlag.ORDER_UNCERTAIN, pa.uint8())
         )
         rows = rows.append_column("uncertain", pc.not_equal(uncertain, 0).cast(pa.uint64()))
+        for name in _TIMES:
+            rows = rows.append_column(name, ops.column("t_ns"))
         sums = part.tables["aggregates"].select(["channel", "op", "size_bytes", "count"])
         none = pa.array(np.zeros(sums.num_rows, np.uint64))
-        rows = pa.concat_tables([rows, sums.append_column("uncertain", none)])
+        sums = sums.append_column("uncertain", none)
+        for name in _TIMES:
+            sums = sums.append_column(name, pa.nulls(sums.num_rows, pa.int64()))
+        rows = pa.concat_tables([rows, sums])
         sent = requests.filter(pc.equal(requests.column("queue"), int(Queue.SEND)))
         return Seen(_sums(rows), sent.select(_REQUEST))
 
@@ -163,8 +172,10 @@ class Wire(Stage):
         capture = self._read()
         places = Places(run)
         sent = Flows(run, places).sent(summary)
-        is_cut = bool(capture.frames.cut)
-        compared = compare(sent, capture.flows, places.of_ip, is_cut=is_cut)
+        is_cut = capture.frames.undecoded > 0
+        compared = compare(
+            sent, capture.flows, places.of_ip, until_ns=capture.until_ns, is_cut=is_cut
+        )
         return Outcome(compared, capture.frames)
 
     def results(self, resolved: Outcome) -> Mapping[str, pa.Table]:
@@ -191,15 +202,22 @@ class Wire(Stage):
         return {"wire_flows": pa.Table.from_pylist(rows, schema=schema)}
 
     def account(self, resolved: Outcome) -> Mapping[str, object]:
-        """Return flows by verdict, requests compared, flows that differ, frames of the capture."""
+        """Return flows by verdict, requests compared, flows that differ, frames of the capture.
+
+        Flows that are not whole in the capture are named as well, with both sides.
+        """
         counts = {one.name.lower(): len(resolved.of(one)) for one in Verdict}
-        texts = [flow.text() for flow in resolved.of(Verdict.DIFFERS)]
+        texts = {
+            verdict: [flow.text() for flow in resolved.of(verdict)[:NAMED]]
+            for verdict in (Verdict.DIFFERS, Verdict.NOT_WHOLE)
+        }
         return {
             "pcap": self._source,
             "flows": len(resolved.flows),
             **counts,
             "requests": sum(flow.requests for flow in resolved.flows),
-            "differing": texts[:NAMED],
+            "differing": texts[Verdict.DIFFERS],
+            "undecided": texts[Verdict.NOT_WHOLE],
             "frames": asdict(resolved.frames),
         }
 
@@ -213,8 +231,7 @@ class Wire(Stage):
         else:
             parts = [f"{count_text(n)} {one}" for one, n in sorted(counts.items()) if n]
         frames = resolved.frames
-        lost = frames.damaged + frames.cut + frames.fragments + frames.roce_v1
-        if lost := lost + frames.unsupported:
+        if lost := frames.undecoded + frames.roce_v1 + frames.unsupported:
             parts.append(f"{counted(lost, 'frame')} not decoded")
         lines = [f"wire       {', '.join([total, *parts])}"]
         lines += [f"             {flow.text()}" for flow in different[:SHOWN]]
@@ -225,8 +242,9 @@ class Wire(Stage):
 
 def _sums(rows: pa.Table) -> pa.Table:
     summed = ("size_bytes", "count", "uncertain")
-    added = rows.group_by(["channel", "op"]).aggregate([(name, "sum") for name in summed])
-    return added.rename_columns([name.removesuffix("_sum") for name in added.column_names])
+    how = [*((name, "sum") for name in summed), *zip(_TIMES, ("min", "max"), strict=True)]
+    added = rows.group_by(["channel", "op"]).aggregate(how)
+    return added.rename_columns(["channel", "op", *summed, *_TIMES])
 
 
 class Places:
@@ -270,10 +288,11 @@ class Flows:
     def __init__(self, run: Run, places: Places) -> None:
         self._run, self._places = run, places
         self._from: dict[tuple[int, int], str] = {}
+        self._numbers: dict[tuple[int, int], tuple[int, int]] = {}
         self._connected: dict[tuple[int, int], Key] = {}
         for row in _verbs(run, "endpoints"):
             at = row["proc"], row["object"]
-            self._from[at] = row["place"]
+            self._from[at], self._numbers[at] = row["place"], (row["sq_psn"], row["qpn"])
             if (key := self._key(at, row["peer_place"], row["peer_qpn"])) is not None:
                 self._connected[at] = key
         self._datagrams = {
@@ -291,9 +310,14 @@ class Flows:
         for row in seen.amounts.to_pylist():
             channel = channels.get(row["channel"])
             flow = self._of_channel(channel) if channel is not None else None
-            if flow is not None and row["op"] in _ON_WIRE:
+            if channel is not None and flow is not None and row["op"] in _ON_WIRE:
                 found[flow].add(Op(row["op"]), row["count"], row["size_bytes"])
                 found[flow].is_ordered &= not row["uncertain"]
+                found[flow].between(row["first_ns"], row["last_ns"])
+                at = channel["proc"], channel["object"]
+                start, qpn = self._numbers.get(at, (UNKNOWN_PSN, 0))
+                found[flow].starts.add(start)
+                found[flow].qpns.add(qpn)
         self._add_requests(found, seen.requests)
         return dict(found)
 

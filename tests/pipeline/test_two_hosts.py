@@ -113,18 +113,48 @@ def test_the_wire_shows_what_the_trace_says(two_hosts):
     assert two_hosts.result.ledger["stages"]["wire"]["frames"]["damaged"] == 0
 
 
-def test_a_message_that_is_not_on_the_wire_is_told_and_an_error_with_strict(two_hosts, tmp_path):
+def with_capture(two_hosts, tmp_path, pcap):
+    """Validates with a changed capture; returns the result, and what ``strict=true`` says."""
     capture = tmp_path / "changed.pcap"
-    capture.write_bytes(without_last_send((two_hosts.run / "wire.pcap").read_bytes()))
+    capture.write_bytes(pcap)
     options = {"export": "json", "stage": STAGES, "overrides": [f"validate.pcap={capture}"]}
     done = api.run(two_hosts.run, out=tmp_path / "out", **options)
-    assert done.lines[-2] == "wire       2 flows, 1 different, 1 equal"
-    told = f"send: {MESSAGES} of {MESSAGES * SIZE_BYTES} bytes in the trace, {MESSAGES - 1} of"
-    assert told in done.lines[-1]
     assert done.ledger["lossless"]
-    with pytest.raises(DataLossError, match=r"1 flow differs from the packet capture: 10\.77\.0"):
+    with pytest.raises(DataLossError) as refused:
         api.run(two_hosts.run, out=tmp_path / "strict", strict=True, **options)
     assert not (tmp_path / "strict").exists()
+    return done, str(refused.value)
+
+
+def test_a_message_that_the_trace_does_not_have_is_told_and_an_error_with_strict(
+    two_hosts, tmp_path
+):
+    done, refused = with_capture(two_hosts, tmp_path, with_another_send(pcap_of(two_hosts)))
+    assert done.lines[-2] == "wire       2 flows, 1 different, 1 equal"
+    told = f"send: {MESSAGES} of {MESSAGES * SIZE_BYTES} bytes in the trace, {MESSAGES + 1} of"
+    assert told in done.lines[-1]
+    assert "1 flow differs from the packet capture: 10.77.0" in refused
+
+
+@pytest.mark.parametrize("which", [0, MESSAGES // 2, -1])
+def test_a_packet_that_the_capture_lost_is_no_fault_of_the_trace(two_hosts, tmp_path, which):
+    """The first, one in between, or the last message, each a packet of its own."""
+    done, refused = with_capture(two_hosts, tmp_path, without_send(pcap_of(two_hosts), which))
+    assert done.lines[-1] == "wire       2 flows, 1 equal, 1 not whole in the capture"
+    told = f"send: {MESSAGES} of {MESSAGES * SIZE_BYTES} bytes in the trace, {MESSAGES - 1} of"
+    assert told in done.ledger["stages"]["wire"]["undecided"][0]
+    assert "1 flow is not whole in the packet capture" in refused and told in refused
+
+
+def test_a_capture_of_something_else_validates_nothing(two_hosts, small, tmp_path):
+    """Neither one without packets, nor one for a run that used no queue pairs."""
+    done, refused = with_capture(two_hosts, tmp_path, pcap_of(two_hosts)[:24])
+    assert done.lines[-1] == "wire       2 flows, 2 not captured"
+    assert "2 flows are not whole in the packet capture, or not there" in refused
+    options = [f"validate.pcap={two_hosts.run / 'wire.pcap'}"]
+    api.run(small, export="json", out=tmp_path / "other", overrides=options)
+    with pytest.raises(DataLossError, match="no flow could be compared with the packet capture"):
+        api.run(small, export="json", out=tmp_path / "none", strict=True, overrides=options)
 
 
 def test_what_is_no_capture_is_refused_before_the_run_is_looked_at(tmp_path):
@@ -133,13 +163,34 @@ def test_what_is_no_capture_is_refused_before_the_run_is_looked_at(tmp_path):
         api.run(tmp_path / "missing", overrides=[f"validate.pcap={tmp_path / 'text'}"])
 
 
-def without_last_send(pcap: bytes) -> bytes:
-    """The capture without the last packet that carries a message, and without its repetitions."""
+def pcap_of(two_hosts) -> bytes:
+    return (two_hosts.run / "wire.pcap").read_bytes()
+
+
+BASE = slice(16 + 42, 16 + 42 + 12)  # behind the headers of the record, Ethernet, IPv4 and UDP
+PSN = slice(BASE.stop - 3, BASE.stop)
+
+
+def frames_of(pcap: bytes) -> tuple[list[bytes], list[bytes]]:
+    """The records of a capture, and those of packets that carry a message."""
     frames, at = [], 24
     while at < len(pcap):
         end = at + 16 + int.from_bytes(pcap[at + 8 : at + 12], "little")
         frames.append(pcap[at:end])
         at = end
-    sends = [frame for frame in frames if len(frame) >= 16 + 42 + 12 + SIZE_BYTES]
-    header = slice(16 + 42, 16 + 42 + 12)  # behind those of the record, Ethernet, IPv4 and UDP
-    return pcap[:24] + b"".join(f for f in frames if f[header] != sends[-1][header])
+    return frames, [frame for frame in frames if len(frame) >= 16 + 42 + 12 + SIZE_BYTES]
+
+
+def without_send(pcap: bytes, which: int) -> bytes:
+    """The capture without a packet of one direction, and without its repetitions."""
+    frames, sends = frames_of(pcap)
+    same = [frame for frame in sends if frame[BASE][:8] == sends[-1][BASE][:8]]
+    distinct = list(dict.fromkeys(frame[BASE] for frame in same))
+    return pcap[:24] + b"".join(frame for frame in frames if frame[BASE] != distinct[which])
+
+
+def with_another_send(pcap: bytes) -> bytes:
+    """The capture with one more message behind the last one."""
+    last = bytearray(frames_of(pcap)[1][-1])
+    last[PSN] = ((int.from_bytes(last[PSN], "big") + 1) % 2**24).to_bytes(3, "big")
+    return pcap + last

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import msgpack
 import pyarrow.compute as pc
+import pytest
 
 from sigmatrace import api
 from sigmatrace.export.perfetto import OUTPUT
@@ -11,14 +13,14 @@ from sigmatrace.trace_format import Dir, Kind, Layer, Op, Queue, Schema
 from tests.perfetto_queries import SLICES, depths
 
 
-def rank_file(folder, rank, qpn, peer_qpn, posts, arrivals):
+def rank_file(folder, rank, qpn, peer_qpn, posts, arrivals, *, kind="rc", sizes=64):
     """Write a rank of two on one host, with one queue pair; times in TSC ticks (2 per ns)."""
     gid = bytes([10] * 16)
     with RankFile(folder, pid=100 + rank, rank=rank, mode="full", layers=["verbs"]) as file:
         device = file.object("ib_device", name="mlx5_0", node_guid=5)
         port = file.object("ib_port", device=device, port=1)
         file.object("ib_gid", port=port, index=0, gid=gid)
-        known = {"qpn": qpn, "dest_qpn": peer_qpn, "sgid": gid, "dgid": gid, "qp_type": "rc"}
+        known = {"qpn": qpn, "dest_qpn": peer_qpn, "sgid": gid, "dgid": gid, "qp_type": kind}
         qp = file.object("ib_qp", device=device, port=1, **known)
         for tsc in (0, 2 * 10**9):
             file.clock(10**12 + tsc, 10**18 + tsc // 2)
@@ -29,7 +31,7 @@ def rank_file(folder, rank, qpn, peer_qpn, posts, arrivals):
             channel["t_tsc"] = 10**12
             file.chunk(Schema.CHANNEL, 100 + rank, channel)
         at = [10**12 + 2 * t for t in posts]
-        row = {"t_tsc": at, "size_bytes": 64}
+        row = {"t_tsc": at, "size_bytes": sizes if posts else []}
         n, k = len(posts), range(len(posts))
         sent = records(Schema.OP, n, op=Op.SEND, ordinal=k, aux=k, **row)
         file.chunk(Schema.OP, 100 + rank, sent)
@@ -37,7 +39,8 @@ def rank_file(folder, rank, qpn, peer_qpn, posts, arrivals):
         file.chunk(Schema.REQUEST, 100 + rank, records(Schema.REQUEST, n, opcode=2, **queue, **row))
         ends = records(Schema.CQE, n, t_tsc=[t + 80 for t in at], posted_tsc=at, first=k, **queue)
         file.chunk(Schema.CQE, 100 + rank, ends)
-        row = {"t_tsc": [10**12 + 2 * t for t in arrivals], "size_bytes": 64}
+        at = [10**12 + 2 * t for t in arrivals]
+        row = {"t_tsc": at, "size_bytes": sizes if arrivals else []}
         n, k = len(arrivals), range(len(arrivals))
         got = records(Schema.OP, n, op=Op.RECV, ordinal=k, aux=k, channel=1, **row)
         file.chunk(Schema.OP, 100 + rank, got)
@@ -86,3 +89,65 @@ def test_completions_are_counted_without_the_owners_of_memory(tmp_path):
     assert result.ledger["balanced"]
     [queue] = result.tables["queues"].filter(pc.field("cqes") > 0).to_pylist()
     assert (queue["requests"], queue["cqes"], queue["retired"]) == (2, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("schema", "done"),
+    [
+        (Schema.REQUEST, "completed  5 of 5 send requests, 0 outstanding; 5 of 5 posted receives"),
+        (Schema.CQE, "completed  0 of 5 send requests, 5 outstanding; 5 of 5 posted receives"),
+    ],
+)
+def test_a_damaged_chunk_keeps_the_ledger_balanced_and_the_summary_true(tmp_path, schema, done):
+    (tmp_path / "run").mkdir()
+    posts = [1000 + 100 * k for k in range(5)]
+    rank_file(tmp_path / "run", 0, 0x11, 0x12, posts, [])
+    rank_file(tmp_path / "run", 1, 0x12, 0x11, [], posts)
+    path = next((tmp_path / "run").glob("*-100-*"))
+    flip_in_chunk(path, schema)
+    result = api.run(tmp_path / "run", export=["perfetto", "csv"], out=tmp_path / "out")
+    assert result.ledger["balanced"] and not result.ledger["lossless"]
+    assert f"5 {schema.name.lower()} records damaged" in result.text()
+    assert done in result.text()
+    assert "requests below are counted as far as the records that are left tell" in result.text()
+    if schema == Schema.CQE:  # receives alone, of which no post was timed
+        rows = (result.out / "csv/latencies.csv").read_text().splitlines()
+        assert ',5,320,0,0,,,"' in rows[1] and len(rows) == 2
+
+
+def flip_in_chunk(path, schema):
+    """Flip a bit in the first chunk of a schema: at the end of its records."""
+    data, at = bytearray(path.read_bytes()), 0
+    while True:
+        end = at + 17 + int.from_bytes(data[at + 13 : at + 17], "big")
+        if data[at + 11] == 1 and msgpack.unpackb(data[at + 17 : end])["schema"] == schema:
+            data[end - 10] ^= 1
+            path.write_bytes(data)
+            return
+        at = end
+
+
+@pytest.mark.parametrize("kind", ["uc", "rc"])
+def test_messages_behind_a_loss_are_not_paired_without_a_word(tmp_path, trace_processor, kind):
+    """Ten messages of 100 to 109 bytes, of which an unreliable transport lost two."""
+    (tmp_path / "run").mkdir()
+    posts, came = list(range(10)), [k for k in range(10) if kind == "rc" or k not in (4, 5)]
+    for rank, mine, theirs in ((0, posts, []), (1, [], came)):
+        times = [[1000 + 100 * k + 30 * rank for k in ks] for ks in (mine, theirs)]
+        sizes = [100 + k for k in mine or theirs]
+        rank_file(tmp_path / "run", rank, 0x11 + rank, 0x12 - rank, *times, kind=kind, sizes=sizes)
+    stages = ["clock", "topology", "match", "traffic", "one_sided", "messages"]
+    out = {"export": "perfetto", "out": tmp_path / "out", "stage": stages}
+    result = api.run(tmp_path / "run", **out)
+    assert result.ledger["balanced"]
+    uncertain = 0 if kind == "rc" else 8
+    pairs = result.tables["message_pairs"].to_pylist()
+    wrong = [pair for pair in pairs if pair["size_bytes"] != pair["received_bytes"]]
+    assert (len(pairs), len(wrong)) == (len(came), uncertain // 2)
+    assert sum(pair["uncertain"] for pair in pairs) == uncertain
+    assert ("behind a loss they are wrong" in result.text()) == (kind == "uc")
+    assert ("pairs      4 of 8 messages" in result.text()) == (kind == "uc")
+    tp = trace_processor(result.out / OUTPUT)
+    marked = """select count(*) as n from slice s join args a using (arg_set_id)
+        join flow f on s.id in (f.slice_in, f.slice_out) where a.key = 'debug.uncertain'"""
+    assert tp.query(marked) == [{"n": 2 * uncertain}]

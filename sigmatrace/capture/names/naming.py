@@ -55,6 +55,8 @@ class Names(NamedTuple):
         av: Id of what resolves its channels' ``peer`` (``addresses``), 0 where that is an object.
         seat: Of a queue pair, what its own name says.
         peer_seat: Of a queue pair, what the other end's name says.
+        is_lossy: Whether its transport may lose messages, or exchange them.
+        first_psn: Of a queue pair, the number of the first packet that it sends, -1 unknown.
     """
 
     local: str
@@ -62,6 +64,8 @@ class Names(NamedTuple):
     av: int = 0
     seat: Seat = Seat()
     peer_seat: Seat = Seat()
+    is_lossy: bool = False
+    first_psn: int = -1
 
 
 Ends = Callable[[int, Fields, Told], Names]

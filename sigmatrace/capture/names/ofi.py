@@ -33,7 +33,7 @@ def _ofi_endpoint(key: int, fields: Fields, told: Told) -> Names:
     provider, ep_type = text(fields, "prov"), text(fields, "ep_type")
     local, peer = binary(fields, "local"), binary(fields, "peer")
     own, other = (ofi_name(provider, ep_type, address, told.host) for address in (local, peer))
-    return Names(own, other, integer(fields, "av"))
+    return Names(own, other, integer(fields, "av"), is_lossy=ep_type == "dgram")
 
 
 def _address_rows(told: Told, channels: np.ndarray) -> list[Address]:

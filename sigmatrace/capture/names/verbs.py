@@ -19,6 +19,8 @@ from sigmatrace.trace_format import QUEUE_PAIR_LAYERS, Dir, Layer
 _PREFIX_BYTES = 8
 _QPN_SHIFT = 32
 _LOW = (1 << _QPN_SHIFT) - 1
+_LOSSY = frozenset(("uc", "ud", "raw", "driver"))
+"""Types of queue pairs that promise neither arrival nor order, or whose driver alone knows."""
 _UNCONNECTED = ("ud", "dci")
 """Types of queue pairs of which every work request names its destination."""
 _STATES = ("init", "rtr", "rts", "sqd", "sqe", "error")
@@ -67,8 +69,11 @@ def _queue_pair(key: int, fields: Fields, told: Told) -> Names:
     other = _place(binary(fields, "dgid"), integer(fields, "dlid"), prefix)
     here = Seat(own, qpn) if own and qpn else Seat()
     there = Seat(other, remote) if other and "dest_qpn" in fields else Seat()
-    av = key if text(fields, "qp_type") in _UNCONNECTED else 0
-    return Names(verbs_name(*here), verbs_name(*there), av, here, there)
+    kind = text(fields, "qp_type")
+    av = key if kind in _UNCONNECTED else 0
+    psn = integer(fields, "sq_psn") if "sq_psn" in fields else -1
+    names = verbs_name(*here), verbs_name(*there)
+    return Names(*names, av, here, there, kind in _LOSSY, psn)
 
 
 def _destinations(told: Told, channels: np.ndarray) -> list[Address]:

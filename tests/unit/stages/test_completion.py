@@ -116,8 +116,8 @@ def test_tables_are_the_sums_of_the_rows(parts):
         row = found[key]
         assert (row["count"], row["timed"], row["total_ns"]) == (len(rows), len(times), sum(times))
         assert row["size_bytes"] == sum(r["size_bytes"] for r in rows)
-        if times:
-            assert (row["min_ns"], row["max_ns"]) == (min(times), max(times))
+        limits = (min(times), max(times)) if times else (None, None)
+        assert (row["min_ns"], row["max_ns"]) == limits
 
 
 SEND = {"proc": 0, "object": 1, "queue": Queue.SEND}
@@ -181,6 +181,14 @@ def test_the_line_says_what_completed_of_what_was_posted():
         "completed  4 of 5 send requests, 1 outstanding; 2 of 5 posted receives; 1 error"
     ]
     assert line_of([([], [])]) == ()
+
+
+@pytest.mark.parametrize("queue", [Queue.RECV, Queue.SHARED])
+@pytest.mark.parametrize("retired", [0, 1])
+def test_receives_that_completed_were_posted_though_their_requests_are_lost(queue, retired):
+    cqes = [{**REST, "proc": 0, "object": 1, "queue": queue, "first": k} for k in range(3)]
+    (line,) = line_of([([], [{**row, "retired": retired} for row in cqes])])
+    assert "; 3 of 3 posted receives;" in line
 
 
 def test_completions_of_a_gpus_requests_are_not_visible():

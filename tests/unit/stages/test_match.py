@@ -5,12 +5,13 @@ import itertools
 from collections import Counter, defaultdict
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sigmatrace.schema import Fate
-from sigmatrace.stages.match import COUNTS, Match
+from sigmatrace.stages.match import COUNTS, Match, Matched
 from sigmatrace.stages.match_order import restore
 from sigmatrace.stages.topology import Topology
 from sigmatrace.trace_format import ChannelFlag, Kind, Layer, Op, OpFlag
@@ -157,6 +158,60 @@ def test_uncertain_flags_are_counted(ring):
     )
     _, messages, _ = match(ring, rows)
     assert messages[0]["uncertain"] == 5
+
+
+@pytest.fixture(scope="module")
+def datagrams():
+    """Channel 0 -> 1 of endpoints that may lose messages; the receiver's context does not say."""
+    endpoints = ucp_endpoints(2, [(0, 5, 1)])
+    endpoints[0]["lossy"] = 1
+    run = make_run(
+        processes=[{}, {}], endpoints=endpoints, channels=[out_channel(0, 5), in_channel(1)]
+    )
+    topology = Topology()
+    routes = topology.survey(run)
+    return run.with_results(topology.results(routes)), topology, routes
+
+
+@pytest.mark.parametrize("lost", [0, 2])
+def test_messages_that_may_be_lost_are_matched_by_number_alone(datagrams, lost):
+    sends, receives = message_rows(0, Op.SEND, 10), message_rows(1, Op.RECV, 10 - lost, proc=1)
+    parts, messages, ledger = match(datagrams, sends, receives)
+    assert [part.column("ops", "lossy").all() for part in parts] == [True, True]
+    assert messages[0]["matched"] == 10 - lost
+    assert messages[0]["uncertain"] == ledger["uncertain_order"] == 20 - lost
+    assert ledger["lossy"] == {
+        **{"streams": 1, "sent": 10, "received": 10 - lost, "matched": 10 - lost},
+        **{"torn_streams": int(lost > 0), "matched_in_torn": 8 if lost else 0},
+    }
+    lines = Match().lines(Matched(pa.table({}), ledger), datagrams[0])
+    (at,) = (k for k, line in enumerate(lines) if line.startswith("uncertain  "))
+    said = f"uncertain  {10 - lost} messages matched by number alone: the transport may lose"
+    assert lines[at].startswith(said)
+    torn = ["             8 of them in 1 stream that lost some: behind a loss they are wrong"]
+    assert lines[at + 1 :] == (torn if lost else [])
+
+
+def test_a_transport_that_loses_nothing_raises_no_doubt(ring):
+    _, _, ledger = match(ring, message_rows(0, Op.SEND, 3), message_rows(1, Op.RECV, 2, proc=1))
+    assert set(ledger["lossy"].values()) == {0}
+    assert len(Match().lines(Matched(pa.table({}), ledger), ring[0])) == 3
+
+
+@pytest.mark.parametrize(("size", "differ"), [(8, 0), (9, 1)])
+def test_sizes_that_differ_at_both_ends_are_told(ring, size, differ):
+    """All are matched, of a known size, and the bytes are others: some pair is wrong."""
+    rows = message_rows(1, Op.RECV, 2, proc=1) + message_rows(
+        1, Op.RECV, 1, proc=1, first=2, size_bytes=size
+    )
+    _, _, ledger = match(ring, message_rows(0, Op.SEND, 3), rows)
+    assert ledger["streams_sizes_differ"] == differ
+    lines = Match().lines(Matched(pa.table({}), ledger), ring[0])
+    said = ["differing  1 stream with other sizes at the receiver's end"]
+    assert lines[2:] == (said if differ else [])
+    rows[0]["flags"] = OpFlag.SIZE_UNKNOWN
+    _, _, ledger = match(ring, message_rows(0, Op.SEND, 3), rows)
+    assert ledger["streams_sizes_differ"] == 0
 
 
 def test_a_size_that_is_not_known_is_not_a_size_of_zero(ring):

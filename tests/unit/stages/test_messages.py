@@ -8,13 +8,13 @@ from sigmatrace.stages.messages import Messages
 from sigmatrace.trace_format import Op, OpFlag
 from tests.factories import START_NS, make_partition
 
-NAMES = ("flow", "op", "t_ns", "size_bytes", "src_proc", "dst_proc", "flags", "layer")
-DTYPES = ("u8", "u1", "i8", "u8", "i4", "i4", "u1", "u1")
+NAMES = ("flow", "op", "t_ns", "size_bytes", "src_proc", "dst_proc", "flags", "layer", "lossy")
+DTYPES = ("u8", "u1", "i8", "u8", "i4", "i4", "u1", "u1", "u1")
 
 
 def part(number, rows):
-    """Rows: (flow, op, t, size) and what they share."""
-    filled = [(f, o, START_NS + t, s, 0, 1, flags, 2) for f, o, t, s, flags in rows]
+    """Rows: (flow, op, t, size, flags, perhaps whether the transport is lossy)."""
+    filled = [(f, o, START_NS + t, s, 0, 1, *x[:1], 2, *(x[1:] or [0])) for f, o, t, s, *x in rows]
     ops = {
         name: np.array([row[i] for row in filled], dtype)
         for i, (name, dtype) in enumerate(zip(NAMES, DTYPES, strict=True))
@@ -59,6 +59,7 @@ def test_latency_violations_and_sizes():
         "size_bytes": 8,
         "received_bytes": 8,
         "sizes_known": True,
+        "uncertain": False,
         "send_ns": START_NS,
         "receive_ns": START_NS + 30,
         "latency_ns": 30,
@@ -70,7 +71,20 @@ def test_latency_violations_and_sizes():
         "violations_by_pair": {"0 to 1": 1},
         "sizes_differ": 1,
         "sizes_not_known": 1,
+        "uncertain": 0,
     }
+
+
+def test_pairs_that_may_be_wrong_say_so():
+    """Order that threads, errors or the transport leave open, at either end."""
+    flow = 1 << 32
+    sends = [(flow + k, Op.SEND, 0, 8, 0) for k in range(4)]
+    ends = [(0, 0), (OpFlag.ORDER_UNCERTAIN, 0), (OpFlag.FAILED, 0), (0, 1)]
+    receives = [(flow + k, Op.RECV, 1, 8, *end) for k, end in enumerate(ends)]
+    joined, stage = exchange([sends, receives], 1)
+    rows = sorted(joined.to_pylist(), key=lambda row: row["flow"])
+    assert [row["uncertain"] for row in rows] == [False, True, True, True]
+    assert stage.account(joined)["uncertain"] == 3
 
 
 ROW = st.tuples(

@@ -270,3 +270,37 @@ def test_connections_name_the_senders(tmp_path: Path) -> None:
 def test_an_empty_capture(tmp_path: Path) -> None:
     found = captured(tmp_path, [])
     assert (found.flows, found.connections, found.frames.frames) == ([], [], 0)
+
+
+@pytest.mark.parametrize("start", [0, (1 << 24) - 2])
+def test_packets_that_are_missing_leave_gaps_in_the_numbers(tmp_path: Path, start: int) -> None:
+    """Whole messages in one packet, too, and the answers of reads count."""
+    sent = [packet(wire.SEND_ONLY, start + k, 10) for k in range(4)]
+    read, end = read_request(start + 4, 0, 3000), packet(wire.SEND_ONLY, start + 7, 1)
+    frames = [*sent, sent[1], read, *response(start + 4, 3000), end]
+    flow = captured(tmp_path, frames).flows[0]
+    assert flow.runs == [(start, start + 8)]
+    flow = captured(tmp_path, [*sent[:2], *frames[3:4], *frames[5:-1]]).flows[0]
+    assert flow.runs == [(start, start + 2), (start + 3, start + 7)]
+    assert (flow.incomplete, flow.contradicting) == (0, 0)
+
+
+def test_numbers_of_datagrams_are_those_of_the_sender(tmp_path: Path) -> None:
+    frames = [
+        packet(wire.UD | wire.SEND_ONLY, psn, 5, qpn=qpn, headers=wire.deth(sender))
+        for sender, qpn, psn in [(1, 8, 5), (1, 9, 6), (2, 8, 90), (1, 8, 7), (1, 9, 9)]
+    ]
+    found = captured(tmp_path, frames)
+    assert [flow.runs for flow in found.flows] == [[(5, 8), (9, 10)]] * 2 + [[(90, 91)]]
+    assert found.until_ns == 4 * 10**9 + 7000
+
+
+def test_the_last_request_that_was_answered(tmp_path: Path) -> None:
+    """By an acknowledgement or a response; a refusal says nothing of what came before it."""
+    back = {"source": B, "destination": A, "qpn": 0x22}
+    good, bad = wire.ACKNOWLEDGED, wire.number(0x60 << 24)
+    ack = [packet(wire.ACK, psn, headers=good, **back) for psn in ((1 << 24) - 1, 3, 2)]
+    refused = packet(wire.ACK, 9, headers=bad, **back)
+    for frames, last in (([*ack, refused], 3), ([refused], None), (response(4, 3000), 6)):
+        answered = only_flow(tmp_path, frames).answered
+        assert (answered if answered is None else answered % (1 << 24)) == last

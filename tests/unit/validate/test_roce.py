@@ -108,4 +108,71 @@ def test_what_is_no_packet_is_counted(tmp_path: Path) -> None:
     ]
     found, counts = read(write_pcap(tmp_path / "x.pcap", frames))
     assert len(found) == 2
-    assert counts == FrameCounts(9, 2, congestion=1, roce_v1=1, fragments=1, damaged=2, other=2)
+    assert counts == FrameCounts(
+        9, 2, congestion=1, roce_v1=1, fragments=1, damaged=2, unclear=1, other=1
+    )
+    assert counts.undecoded == 4
+
+
+V6 = {"source": "fe80::1", "destination": "fe80::2"}
+UDP = 17
+
+
+def extended(*headers: tuple[int, bytes], last: int = UDP) -> bytes:
+    """A packet with IPv6 extension headers, each its type and what follows the type of the next."""
+    frame = packet(wire.SEND_ONLY, 1, 5, **V6)
+    kinds = [*(kind for kind, _ in headers), last]
+    chain = b"".join(
+        bytes([after]) + rest for (_, rest), after in zip(headers, kinds[1:], strict=True)
+    )
+    return frame[:20] + bytes(kinds[:1]) + frame[21:54] + chain + frame[54:]
+
+
+HOP, AUTH = (0, b"\0\1\4\0\0\0\0"), (51, b"\1" + bytes(10))
+LONG = (60, b"\1" + bytes(14))
+
+
+@pytest.mark.parametrize(
+    "headers", [(HOP,), (HOP, LONG), (AUTH,), ((44, bytes(7)),), (HOP, (43, bytes(7)), AUTH, LONG)]
+)
+def test_extension_headers_of_ipv6_are_passed(tmp_path: Path, headers) -> None:
+    found = only(tmp_path, extended(*headers))
+    assert (found.source, found.destination, found.payload) == ("fe80::1", "fe80::2", 5)
+
+
+@pytest.mark.parametrize("where", [1, 8, 9, 0xFFF8])
+@pytest.mark.parametrize("more", [(), (LONG,)])
+def test_fragments_of_ipv6_are_counted(tmp_path: Path, where: int, more) -> None:
+    fragment = (44, b"\0" + struct.pack(">HI", where, 7))
+    found, counts = read(write_pcap(tmp_path / "x.pcap", [extended(HOP, fragment, *more)]))
+    assert (found, counts) == ([], FrameCounts(frames=1, fragments=1))
+
+
+def test_other_protocols_behind_extension_headers_are_others(tmp_path: Path) -> None:
+    fragment = (44, b"\0" + struct.pack(">HI", 8, 7))
+    frames = [extended(HOP, last=6), extended(fragment, last=6), extended(last=59)]
+    found, counts = read(write_pcap(tmp_path / "x.pcap", frames))
+    assert (found, counts) == ([], FrameCounts(frames=3, other=3))
+
+
+@pytest.mark.parametrize("kind", [0x8100, 0x88A8, 0x9100, 0x9200])
+def test_tags_of_vlans_within_vlans(tmp_path: Path, kind: int) -> None:
+    inner = packet(wire.SEND_ONLY, 1, 5, vlan=True)
+    tagged = inner[:12] + struct.pack(">HH", kind, 7) + inner[12:]
+    assert only(tmp_path, tagged).payload == 5
+
+
+@pytest.mark.parametrize(
+    ("frame", "ends"),
+    [
+        (packet(wire.SEND_ONLY, 1, 5), 38),
+        (packet(wire.SEND_ONLY, 1, 5, vlan=True), 42),
+        (extended(HOP, AUTH), 78),
+    ],
+)
+def test_frames_cut_before_the_udp_port_may_have_been_anything(tmp_path: Path, frame, ends) -> None:
+    for snap in range(1, ends):
+        found, counts = read(write_pcap(tmp_path / "x.pcap", [frame], snap=snap))
+        assert (found, counts) == ([], FrameCounts(frames=1, unclear=1))
+    found, counts = read(write_pcap(tmp_path / "x.pcap", [frame], snap=ends))
+    assert counts == FrameCounts(frames=1, damaged=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from sigmatrace.trace_format import Dir, Layer, Op, OpFlag, Queue
@@ -22,8 +23,8 @@ WRITE, SEND, BIND = 0, 2, 8
 def run(mode="full"):
     """Rank 0 with a connected queue pair (7) and one for datagrams (8); its peer is rank 1."""
     endpoints = [
-        queue_pair(0, 7, f"{LINK[A]}:22", f"{LINK[B]}:11"),
-        queue_pair(0, 8, f"{LINK[A]}:23"),
+        queue_pair(0, 7, f"{LINK[A]}:22", f"{LINK[B]}:11", sq_psn=5),
+        queue_pair(0, 8, f"{LINK[A]}:23", sq_psn=1),
         queue_pair(1, 5, f"{LINK[B]}:11", f"{LINK[A]}:22"),
         queue_pair(1, 6, "lid5/fe80:9", "lid6/fe80:9"),
     ]
@@ -48,6 +49,12 @@ def run(mode="full"):
     )
 
 
+def part_of(number=0, **tables):
+    """A partition whose operations have times: those of ``t_tsc``."""
+    made = make_partition(number, **tables)
+    return made.with_columns("ops", {"t_ns": made.column("ops", "t_tsc").astype(np.int64)})
+
+
 def op(code, size, channel=0, proc=0):
     return {"proc": proc, "channel": channel, "op": code, "size_bytes": size}
 
@@ -58,12 +65,12 @@ def request(position, opcode, size, raddr=0, rkey=0, queue=Queue.SEND):
 
 
 PARTS = [
-    make_partition(
+    part_of(
         0,
         ops=[op(Op.SEND, 10), op(Op.RECV, 10, 2, 1), op(Op.SEND, 99, 3), op(Op.SEND, 50, 1)],
         requests=[request(0, SEND, 10), request(0, SEND, 77, queue=Queue.RECV)],
     ),
-    make_partition(
+    part_of(
         1,
         ops=[op(Op.PUT, 20), op(Op.BIND, 0), op(Op.SEND, 5, 4, 1)],
         requests=[request(2, WRITE, 20, 0x1000, 7), request(1, BIND, 0)],
@@ -112,25 +119,25 @@ def test_differences_are_told(tmp_path):
     frames = [FRAMES[0], packet(wire.WRITE_ONLY, 6, 20, headers=wire.reth(0x1008, 7, 20))]
     frames.append(packet(wire.SEND_ONLY, 9, 4, source=B, destination=A, qpn=0x99))
     _, account, lines = outcome(tmp_path, frames)
-    counts = {name: account[name] for name in ("flows", "equal", "differs", "not_traced")}
-    assert counts == {"flows": 3, "equal": 0, "differs": 2, "not_traced": 1}
-    assert lines[0] == "wire       3 flows, 2 different, 1 not traced"
+    counts = {name: account[name] for name in ("flows", "differs", "not_whole", "not_traced")}
+    assert counts == {"flows": 3, "differs": 1, "not_whole": 1, "not_traced": 1}
+    assert lines[0] == "wire       3 flows, 1 different, 1 not traced, 1 not whole in the capture"
     told = f"{A} to queue pair 0x11 of {B}: request 1 is another one"
     missing = f"{A} to queue pair 0x33 of {B}: send: 1 of 50 bytes in the trace, 0 of 0 bytes"
-    assert [line.strip() for line in lines[1:]] == [told, f"{missing} on the wire"]
-    assert account["differing"] == [line.strip() for line in lines[1:]]
+    assert [line.strip() for line in lines[1:]] == account["differing"] == [told]
+    assert account["undecided"] == [f"{missing} on the wire"]
 
 
 @pytest.mark.parametrize("flags", [0, OpFlag.ORDER_UNCERTAIN])
 def test_an_uncertain_order_is_not_compared(tmp_path, flags):
     """Threads that post to one queue pair may be numbered in another order than they went."""
-    swapped = make_partition(
+    swapped = part_of(
         0,
         ops=[op(Op.SEND, 10), op(Op.SEND, 20) | {"flags": flags}],
         requests=[request(0, SEND, 20), request(1, SEND, 10)],
     )
     frames = [packet(wire.SEND_ONLY, 5, 10), packet(wire.SEND_ONLY, 6, 20)]
-    _, account, lines = outcome(tmp_path, frames, parts=[swapped, make_partition(1)])
+    _, account, lines = outcome(tmp_path, frames, parts=[swapped, part_of(1)])
     assert (account["equal"], account["requests"]) == (int(flags != 0), 2)
     assert lines[0] == f"wire       1 flow, {'all equal' if flags else '1 different'}"
 
@@ -164,7 +171,7 @@ def test_frames_that_are_not_decoded_are_told(tmp_path):
 def test_aggregates_count(tmp_path):
     stage = comparing(tmp_path, FRAMES[:1])
     rows = [{"channel": 0, "op": Op.SEND, "count": 1, "size_bytes": 10}]
-    part = make_partition(0, aggregates=rows)
+    part = part_of(0, aggregates=rows)
     resolved = stage.resolve(stage.summarize(part), run(mode="aggregate"))
     assert stage.account(resolved)["equal"] == 1
 
@@ -178,3 +185,50 @@ def test_a_gid_that_two_ports_claim_is_a_place_of_its_own():
     places = Places(make_run(processes=[{}, {}], gids=gids))
     assert places.of_ip("fe80::1") == "fe80::1"
     assert [places.of_ip(host) for host in (A, B, "10.9.9.9")] == [A, B, "10.9.9.9"]
+
+
+WHOLE = [packet(wire.SEND_ONLY, psn, 10) for psn in (5, 6, 7)]
+
+
+@pytest.mark.parametrize(
+    ("frames", "verdict"),
+    [
+        (WHOLE, "differs"),
+        (WHOLE[1:], "not_whole"),
+        (WHOLE[::2], "not_whole"),
+        ([*WHOLE, FRAMES[2][:40]], "not_whole"),
+        ([*WHOLE, packet(wire.SEND_ONLY, 8, 10), packet(wire.SEND_ONLY, 9, 10)], "differs"),
+    ],
+)
+@pytest.mark.parametrize("mode", ["simple", "full"])
+def test_less_on_the_wire_is_a_difference_where_the_capture_is_whole(
+    tmp_path, mode, frames, verdict
+):
+    """The trace has four sends within two seconds: one of three that were sent has been invented.
+
+    Frames are a second apart, and the queue pair's numbers begin at 5.
+    """
+    times = [0, 0, 1, 2]
+    ops = [op(Op.SEND, 10) | {"t_tsc": t * 10**9} for t in times]
+    requests = [request(k, SEND, 10) for k in range(4)] if mode == "full" else []
+    parts = [part_of(0, ops=ops, requests=requests), part_of(1)]
+    _, account, _ = outcome(tmp_path, frames, run(mode=mode), parts)
+    assert account[verdict] == account["flows"] == 1
+    ops[-1]["t_tsc"] = 10 * 10**9  # later than all that was captured
+    parts = [part_of(0, ops=ops, requests=requests), part_of(1)]
+    _, account, _ = outcome(tmp_path, frames, run(mode=mode), parts)
+    assert account["differs" if len(frames) == 5 else "not_whole"] == 1
+
+
+def test_numbers_of_datagrams_go_on_over_all_receivers(tmp_path):
+    """A gap towards one receiver is none where another one got that number."""
+    there = {"headers": wire.deth(0x23)}
+    frames = [
+        packet(wire.UD | wire.SEND_ONLY, 1, 50, qpn=0x33, **there),
+        packet(wire.UD | wire.SEND_ONLY, 2, 50, qpn=0x99, **there),
+        packet(wire.UD | wire.SEND_ONLY, 3, 50, qpn=0x33, **there),
+    ]
+    parts = [part_of(0, ops=[op(Op.SEND, 50, 1)] * 3), part_of(1)]
+    for kept, verdict in ((frames, "differs"), (frames[::2], "not_whole")):
+        _, account, _ = outcome(tmp_path, kept, parts=parts)
+        assert account[verdict] == 1

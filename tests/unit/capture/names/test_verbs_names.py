@@ -6,6 +6,7 @@ import struct
 from typing import Any
 
 import numpy as np
+import pytest
 
 from sigmatrace.capture.objects import object_tables
 from sigmatrace.trace_format import RECORDS, Dir, Kind, Layer, Schema
@@ -74,6 +75,16 @@ def test_places_and_numbers_stand_beside_the_names() -> None:
     assert (bare["place"], bare["qpn"], bare["peer_place"]) == ("", 0, "")
     assert (full["place"], full["qpn"]) == (A.hex(), 0x11)
     assert (full["peer"], full["peer_place"], full["peer_qpn"]) == ("ib:lid5/:0", "lid5/", 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "lossy"), [("rc", 0), ("xrc_send", 0), ("uc", 1), ("ud", 1), ("raw", 1), ("driver", 1)]
+)
+def test_what_the_transport_promises_and_where_its_numbers_begin(kind: str, lossy: int) -> None:
+    [row] = named({9: {**QP, "qp_type": kind, "qpn": 0x11, "sgid": A, "sq_psn": 0}})["endpoints"]
+    assert (row["lossy"], row["sq_psn"]) == (lossy, 0)
+    [row] = named({9: {**QP, "qp_type": kind, "qpn": 0x11, "sgid": A}})["endpoints"]
+    assert row["sq_psn"] == -1
 
 
 def test_queue_pairs_of_mlx5_are_named_alike() -> None:
