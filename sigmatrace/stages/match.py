@@ -360,6 +360,9 @@ def _lines(ledger: Mapping[str, Any]) -> Iterator[str]:
                     yield f"             {count_text(count)} {reason.replace('_', ' ')}"
     if own["one_sided"]:
         yield f"one-sided  {count_text(own['one_sided'])}"
+        for name, one in layers.items():
+            if len(layers) > 1 and one["one_sided"]:
+                yield f"  {name:8} {count_text(one['one_sided'])}"
     if nested["ops"]:
         parts = [f"{what} {_share(nested, what)}" for what in ("sends", "receives")]
         if nested["one_sided"]:
