@@ -253,8 +253,8 @@ STAGE_TABLES: Columns = {
         "uncertain": "u8",
     },
     # traffic: nested = 0 are each layer's outermost operations, whatever layer above called them;
-    # nested = 1 (``OpFlag.NESTED``) were made by another operation of the same layer, and their bytes
-    # are its bytes. Not to be summed over layers: a lower one sees the same bytes again.
+    # nested = 1 (``OpFlag.NESTED``) were made by another operation of the same layer, whose bytes
+    # they carry. Not to be summed over layers: a lower one sees the same bytes again.
     "traffic": {
         "src_proc": "i4",
         "dst_proc": "i4",
@@ -314,7 +314,7 @@ STAGE_TABLES: Columns = {
         "visible": "bool",
     },
     # completion: from post to completion; `timed` of the `count` completions tell, `min_ns` and
-    # `max_ns` are limits of i8 when none does. opcode: format.md 2.8.
+    # `max_ns` are null when none does. opcode, status: format.md 2.8.
     "latencies": {
         "proc": "i4",
         "queue": "u1",

@@ -95,7 +95,7 @@ class Completion(Stage):
         queues = summary.queues.sort_by([(name, "ascending") for name in _QUEUE])
         return Completed(
             queues.append_column("visible", pa.array(_visible(queues, run))),
-            summary.kinds.sort_by([(name, "ascending") for name in _KIND]),
+            _kinds(summary.kinds),
         )
 
     def results(self, resolved: Completed) -> Mapping[str, pa.Table]:
@@ -162,6 +162,16 @@ def _visible(queues: pa.Table, run: Run) -> NDArray[np.bool_]:
     gpu = run.column("endpoints", "layer") == Layer.MLX5DV
     own = object_keys(*(run.column("endpoints", name)[gpu] for name in ("proc", "object")))
     return ~np.isin(object_keys(*(column(queues, name) for name in ("proc", "object"))), own)
+
+
+def _kinds(sums: pa.Table) -> pa.Table:
+    """Return the table ``latencies``: in order, without limits where no time is known."""
+    table = sums.sort_by([(name, "ascending") for name in _KIND])
+    timed = pc.greater(table.column("timed"), 0)
+    for name in ("min_ns", "max_ns"):
+        at, values = table.column_names.index(name), table.column(name)
+        table = table.set_column(at, name, pc.if_else(timed, values, pa.scalar(None, pa.int64())))
+    return table
 
 
 def _sum(values: Any) -> int:

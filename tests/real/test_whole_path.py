@@ -271,7 +271,8 @@ def test_each_layer_shows_all_that_it_moved_whatever_layer_called_it(mode: str, 
         sent = {op: size for (at, op), size in moved.items() if at == layer and op != Op.RECV}
         pair = [line for line in talkers(result, layer) if "->" in line]
         assert len(pair) == 2 and sum(sent.values()) > 0
-        count += sum(int(line.split(" in ")[1].split(" operation")[0].replace(" ", "")) for line in pair)
+        told = (line.split(" in ")[1].split(" operation")[0] for line in pair)
+        count += sum(int(number.replace(" ", "")) for number in told)
     assert count == result.ledger["exports"]["matrix"]["operations_shown"]
 
 

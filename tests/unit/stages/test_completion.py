@@ -116,8 +116,8 @@ def test_tables_are_the_sums_of_the_rows(parts):
         row = found[key]
         assert (row["count"], row["timed"], row["total_ns"]) == (len(rows), len(times), sum(times))
         assert row["size_bytes"] == sum(r["size_bytes"] for r in rows)
-        if times:
-            assert (row["min_ns"], row["max_ns"]) == (min(times), max(times))
+        limits = (min(times), max(times)) if times else (None, None)
+        assert (row["min_ns"], row["max_ns"]) == limits
 
 
 SEND = {"proc": 0, "object": 1, "queue": Queue.SEND}

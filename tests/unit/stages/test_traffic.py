@@ -47,7 +47,7 @@ def run_of():
 
 
 def part(number, rows, aggregates=()):
-    """Rows: (t, proc, src, dst, layer, op, depth, size, flags). Whatever the depth, flags decide."""
+    """Rows: (t, proc, src, dst, layer, op, depth, size, flags); no number depends on the depth."""
     names = ("t_ns", "proc", "src_proc", "dst_proc", "layer", "op", "depth", "size_bytes", "flags")
     dtypes = ("i8", "i4", "i4", "i4", "u1", "u1", "u1", "u8", "u1")
     ops = {
