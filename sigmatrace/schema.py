@@ -314,7 +314,7 @@ STAGE_TABLES: Columns = {
         "visible": "bool",
     },
     # completion: from post to completion; `timed` of the `count` completions tell, `min_ns` and
-    # `max_ns` are null when none does. opcode, status: format.md 2.8.
+    # `max_ns` are null when none does. opcode: format.md 2.8.
     "latencies": {
         "proc": "i4",
         "queue": "u1",

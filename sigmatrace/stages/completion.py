@@ -95,12 +95,12 @@ class Completion(Stage):
         queues = summary.queues.sort_by([(name, "ascending") for name in _QUEUE])
         return Completed(
             queues.append_column("visible", pa.array(_visible(queues, run))),
-            _kinds(summary.kinds),
+            summary.kinds.sort_by([(name, "ascending") for name in _KIND]),
         )
 
     def results(self, resolved: Completed) -> Mapping[str, pa.Table]:
-        """Return ``queues`` and ``latencies``."""
-        return {"queues": resolved.queues, "latencies": resolved.kinds}
+        """Return ``queues`` and ``latencies``; where no time is known, no least and largest."""
+        return {"queues": resolved.queues, "latencies": _known_limits(resolved.kinds)}
 
     def account(self, resolved: Completed) -> Mapping[str, object]:
         """Return requests and completions.
@@ -164,16 +164,6 @@ def _visible(queues: pa.Table, run: Run) -> NDArray[np.bool_]:
     return ~np.isin(object_keys(*(column(queues, name) for name in ("proc", "object"))), own)
 
 
-def _kinds(sums: pa.Table) -> pa.Table:
-    """Return the table ``latencies``: in order, without limits where no time is known."""
-    table = sums.sort_by([(name, "ascending") for name in _KIND])
-    timed = pc.greater(table.column("timed"), 0)
-    for name in ("min_ns", "max_ns"):
-        at, values = table.column_names.index(name), table.column(name)
-        table = table.set_column(at, name, pc.if_else(timed, values, pa.scalar(None, pa.int64())))
-    return table
-
-
 def _sum(values: Any) -> int:
     return int(pc.sum(values).as_py() or 0)
 
@@ -231,6 +221,15 @@ def _timed(part: Partition) -> pa.Table:
             "max_ns": np.where(known, latency, high),
         }
     )
+
+
+def _known_limits(kinds: pa.Table) -> pa.Table:
+    """Return the table with null for the least and the largest of no latencies."""
+    timed = pc.greater(kinds.column("timed"), 0)
+    for name in ("min_ns", "max_ns"):
+        limits = pc.if_else(timed, kinds.column(name), pa.scalar(None, pa.int64()))
+        kinds = kinds.set_column(kinds.schema.get_field_index(name), name, limits)
+    return kinds
 
 
 def _add_queues(table: pa.Table) -> pa.Table:

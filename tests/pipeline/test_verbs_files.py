@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-
 import pyarrow.compute as pc
 
 from sigmatrace import api
@@ -77,21 +75,6 @@ def test_rank_files_of_verbs_make_a_balanced_ledger_and_a_whole_trace(tmp_path, 
     assert tp.query(f"{posts} where t.name is null") == [{"count(*)": 100, "dur": 0}]
     nics = "select name from track where parent_id = (select id from track where name = 'NICs')"
     assert [row["name"] for row in tp.query(nics)] == ["mlx5_0 port 1 (host)"]
-
-
-def test_latencies_are_told_in_words_and_only_where_they_are_known(tmp_path):
-    """40 ns of each send; of arrivals, nothing tells here when their buffers were posted."""
-    (tmp_path / "run").mkdir()
-    rank_file(tmp_path / "run", 0, 0x11, 0x12, [1000, 1100], [])
-    rank_file(tmp_path / "run", 1, 0x12, 0x11, [], [1030, 1130])
-    result = api.run(tmp_path / "run", export=["csv"], out=tmp_path / "out")
-    with (result.out / "csv/latencies.csv").open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    names = ("label", "queue", "opcode", "status", "count", "timed", "total_ns", "min_ns", "max_ns")
-    assert [tuple(row[name] for name in names) for row in rows] == [
-        ("rank 0", "send", "send", "success", "2", "2", "80", "40", "40"),
-        ("rank 1", "recv", "recv", "success", "2", "0", "0", "", ""),
-    ]
 
 
 def test_completions_are_counted_without_the_owners_of_memory(tmp_path):
