@@ -44,7 +44,7 @@ class MatrixConfig(ExportConfig):
     """Pictures of who sent how much to whom.
 
     Attributes:
-        nested: Count operations that other recorded calls made, too.
+        nested: Count operations that another one of the same layer made, too.
         dpi: Resolution of the PNG files.
     """
 

@@ -258,7 +258,9 @@ STAGE_TABLES: Columns = {
         "size_unknown": "u8",
         "uncertain": "u8",
     },
-    # traffic: operations the application itself asked for have nested = 0.
+    # traffic: nested = 0 are each layer's outermost operations, whatever layer above called them;
+    # nested = 1 (``OpFlag.NESTED``) were made by another operation of the same layer, whose bytes
+    # they carry. Not to be summed over layers: a lower one sees the same bytes again.
     "traffic": {
         "src_proc": "i4",
         "dst_proc": "i4",

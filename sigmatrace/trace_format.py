@@ -266,7 +266,7 @@ RECORDS: dict[Schema, np.dtype] = {
     ),
     Schema.MARK: _layout("t_tsc:u8 value:f8 name:u4 kind:u1 pad:3u1"),
     Schema.AGGREGATE: _layout(
-        "count:u8 size_bytes:u8 channel:u4 op:u1 size_bits:u1 depth:u1 pad:1u1"
+        "count:u8 size_bytes:u8 channel:u4 op:u1 size_bits:u1 depth:u1 flags:u1"
     ),
     Schema.TARGET: _layout("raddr:u8 rkey:u8 context:u8 channel:u4 ordinal:u4"),
     Schema.REQUEST: _layout(

@@ -38,6 +38,7 @@ _OPEN_MPI = (
 )
 _INTEL = (("ofi", "Intel MPI over libfabric: I_MPI_FABRICS=ofi FI_PROVIDER=tcp"),)
 _FAILED = "the command failed, perhaps before it communicated"
+_NO_DEVICE = "no RDMA device was opened"
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def nothing_hooked(attempt: Attempt) -> list[str]:
     if _is_mpi(attempt):
         failed = [_FAILED] if attempt.failed else []
         return [*failed, *shared_memory(attempt)]
-    return [*_unseen(attempt), *_left_out(attempt)]
+    return [*_unseen(attempt), *_missed(attempt)]
 
 
 def nothing_recorded(attempt: Attempt, ranks: bool) -> list[str]:
@@ -91,7 +92,7 @@ def nothing_recorded(attempt: Attempt, ranks: bool) -> list[str]:
     if ranks or _is_mpi(attempt):
         return [*failed, *shared_memory(attempt)]
     used = failed or ["the libraries were loaded, but no message went through them"]
-    return [*used, *_left_out(attempt)]
+    return [*used, *_missed(attempt)]
 
 
 def shared_memory(attempt: Attempt) -> list[str]:
@@ -117,7 +118,7 @@ def _obstacles(program: Program, attempt: Attempt) -> Iterator[str]:
     linked = _linked(program)
     if linked and not set(linked) & set(attempt.layers):
         for layers, why in _untraced(linked, attempt):
-            yield f"{program.path} is linked with layer {', '.join(layers)}, which was {why}"
+            yield f"{program.path} is linked with {_listed(layers)}, which {_verb(layers)} {why}"
 
 
 def _unseen(attempt: Attempt) -> list[str]:
@@ -125,14 +126,16 @@ def _unseen(attempt: Attempt) -> list[str]:
     if _changes_preload(attempt.words):
         return ["the command changes LD_PRELOAD, by which its programs are traced"]
     if attempt.failed:
-        return [_FAILED]
+        return [_FAILED, *([_NO_DEVICE] if "verbs" in _used(attempt) else [])]
     for program in attempt.programs:
         linked = _linked(program)
         if linked:
-            traced = ", ".join(layer for layer in linked if layer in attempt.layers)
+            traced = [layer for layer in linked if layer in attempt.layers]
+            used = "called nothing of it that is traced"
             return [
-                f"{program.path} is linked with layer {traced}, but called nothing of it that is"
-                " traced, or LD_PRELOAD did not reach it",
+                f"{program.path} is linked with {_listed(traced)}, but"
+                f" {'opened no RDMA device' if traced == ['verbs'] else used},"
+                " or LD_PRELOAD did not reach it",
                 *_texts(_untraced(linked, attempt)),
             ]
     libraries = " or ".join(dict.fromkeys(LAYERS[layer].library for layer in attempt.layers))
@@ -144,6 +147,17 @@ def _changes_preload(said: Sequence[str]) -> bool:
         return True
     after_env = {said[at + 1] for at in range(len(said) - 1) if Path(said[at]).name == "env"}
     return bool(after_env & {"-i", "-", "--ignore-environment"})
+
+
+def _used(attempt: Attempt) -> set[str]:
+    """Return the traced layers that a program of the command is linked with."""
+    linked = {layer for program in attempt.programs for layer in _linked(program)}
+    return linked & set(attempt.layers)
+
+
+def _missed(attempt: Attempt) -> list[str]:
+    """Return which layers were not traced, unless the command is known to use one that was."""
+    return [] if _used(attempt) else _left_out(attempt)
 
 
 def _left_out(attempt: Attempt) -> list[str]:
@@ -171,7 +185,15 @@ def _untraced(layers: Sequence[str], attempt: Attempt) -> list[tuple[list[str], 
 
 
 def _texts(untraced: Sequence[tuple[list[str], str]]) -> list[str]:
-    return [f"layer {', '.join(layers)} was {why}" for layers, why in untraced]
+    return [f"{_listed(layers)} {_verb(layers)} {why}" for layers, why in untraced]
+
+
+def _listed(layers: Sequence[str]) -> str:
+    return f"layer{'s' if len(layers) > 1 else ''} {', '.join(layers)}"
+
+
+def _verb(layers: Sequence[str]) -> str:
+    return "were" if len(layers) > 1 else "was"
 
 
 def _settings(attempt: Attempt) -> tuple[tuple[str, str], ...]:

@@ -209,5 +209,6 @@ def _same_run(settings: env.Settings, append: bool) -> env.Settings:
         return replace(settings, run_id=present)
     raise OutputError(
         f"{settings.out} already holds trace files of another run",
-        "choose another folder, or --append to add to that run",
+        "choose another folder, or --append to add to that run; commands and hosts that together"
+        " are one run need the same --run-id from the first on",
     )

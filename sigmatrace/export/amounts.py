@@ -18,7 +18,7 @@ def initiated(run: Run, *, nested: bool = False) -> dict[str, np.ndarray]:
 
     Args:
         run: With the table ``traffic``.
-        nested: Also operations that other recorded calls made.
+        nested: Also operations that another one of the same layer made.
 
     Returns:
         Columns by name, of the rows of initiating operations. Layers are not to be summed:

@@ -54,7 +54,7 @@ class MatrixExporter(Exporter):
     there are several, because one message may have been seen at two.
 
     Args:
-        nested: Also count operations that other recorded calls made.
+        nested: Also count operations that another one of the same layer made.
         dpi: Resolution of the PNG files.
     """
 

@@ -7,9 +7,20 @@ from enum import IntEnum
 import numpy as np
 import pyarrow as pa
 
+from sigmatrace.export.verbs_names import WcStatus
 from sigmatrace.partition import Run, column
 from sigmatrace.schema import INDEX_TABLES, STAGE_TABLES, Fate, RegionFate
-from sigmatrace.trace_format import Dir, Kind, Layer, MarkKind, Op, Queue, WqeKind
+from sigmatrace.trace_format import (
+    Dir,
+    Kind,
+    Layer,
+    MarkKind,
+    Op,
+    Queue,
+    WcOpcode,
+    WqeKind,
+    WrOpcode,
+)
 
 WORDS: dict[str, type[IntEnum]] = {
     "dir": Dir, "fate": Fate, "kind": Kind, "layer": Layer, "op": Op, "queue": Queue,
@@ -17,17 +28,19 @@ WORDS: dict[str, type[IntEnum]] = {
 """What the codes of a column mean, where ``OF_TABLE`` does not say otherwise."""
 OF_TABLE: dict[str, type[IntEnum]] = {
     "marks.kind": MarkKind, "requests.owner": RegionFate, "wqes.kind": WqeKind,
-    "wqes.decoded": WqeKind,
+    "wqes.decoded": WqeKind, "requests.opcode": WrOpcode, "cqes.opcode": WcOpcode,
+    "cqes.status": WcStatus, "latencies.opcode": WcOpcode, "latencies.status": WcStatus,
 }  # fmt: skip
-"""What they mean in one event table; columns of these names are something else in others."""
+"""What they mean in one table; columns of these names are something else in others."""
 
 
 def named(run: Run, name: str) -> pa.Table:
     """Return a table of the run with readable columns.
 
     Columns ``src``, ``dst`` and ``label`` with labels of processes ("" unknown) are added to
-    ``src_proc``, ``dst_proc`` and ``proc``; codes of ``WORDS`` become words (in tables of this
-    package; what a column of that name means in another stage's table is not known).
+    ``src_proc``, ``dst_proc`` and ``proc``; codes of ``WORDS`` and ``OF_TABLE`` become words
+    (in tables of this package; what a column of that name means in another stage's table is not
+    known).
     """
     table = run.tables[name]
     labels = run.tables["processes"].column("label").to_pylist()
@@ -36,12 +49,13 @@ def named(run: Run, name: str) -> pa.Table:
             continue
         values = column(table, field.name)
         key = {"src_proc": "src", "dst_proc": "dst", "proc": "label"}.get(field.name)
+        meaning = OF_TABLE.get(f"{name}.{field.name}", WORDS.get(field.name))
         if key is not None and key not in table.column_names:
             known = (values >= 0) & (values < len(labels))
             place = np.where(known, values, len(labels)).astype(np.int64)
             table = table.append_column(key, pa.array([*labels, ""], pa.string()).take(place))
-        elif field.name in WORDS and (name in STAGE_TABLES or name in INDEX_TABLES):
-            table = table.set_column(at, field.name, _words(values, WORDS[field.name]))
+        elif meaning is not None and (name in STAGE_TABLES or name in INDEX_TABLES):
+            table = table.set_column(at, field.name, _words(values, meaning))
     return table
 
 

@@ -6,32 +6,36 @@ from enum import IntEnum
 
 from sigmatrace.trace_format import WcOpcode, WrOpcode
 
-_WC_STATUSES = (
-    "success",
-    "loc_len_err",
-    "loc_qp_op_err",
-    "loc_eec_op_err",
-    "loc_prot_err",
-    "wr_flush_err",
-    "mw_bind_err",
-    "bad_resp_err",
-    "loc_access_err",
-    "rem_inv_req_err",
-    "rem_access_err",
-    "rem_op_err",
-    "retry_exc_err",
-    "rnr_retry_exc_err",
-    "loc_rdd_viol_err",
-    "rem_inv_rd_req_err",
-    "rem_abort_err",
-    "inv_eecn_err",
-    "inv_eec_state_err",
-    "fatal_err",
-    "resp_timeout_err",
-    "general_err",
-    "tm_err",
-    "tm_rndv_incomplete",
-)
+
+class WcStatus(IntEnum):
+    """``enum ibv_wc_status``: how a request ended."""
+
+    SUCCESS = 0
+    LOC_LEN_ERR = 1
+    LOC_QP_OP_ERR = 2
+    LOC_EEC_OP_ERR = 3
+    LOC_PROT_ERR = 4
+    WR_FLUSH_ERR = 5
+    MW_BIND_ERR = 6
+    BAD_RESP_ERR = 7
+    LOC_ACCESS_ERR = 8
+    REM_INV_REQ_ERR = 9
+    REM_ACCESS_ERR = 10
+    REM_OP_ERR = 11
+    RETRY_EXC_ERR = 12
+    RNR_RETRY_EXC_ERR = 13
+    LOC_RDD_VIOL_ERR = 14
+    REM_INV_RD_REQ_ERR = 15
+    REM_ABORT_ERR = 16
+    INV_EECN_ERR = 17
+    INV_EEC_STATE_ERR = 18
+    FATAL_ERR = 19
+    RESP_TIMEOUT_ERR = 20
+    GENERAL_ERR = 21
+    TM_ERR = 22
+    TM_RNDV_INCOMPLETE = 23
+
+
 _SEND_FLAGS = ("fence", "signaled", "solicited", "inline", "ip_csum")
 
 
@@ -47,7 +51,8 @@ def completion_text(opcode: int) -> str:
 
 def status_text(status: int) -> str:
     """Return the name of an ``ibv_wc_status``."""
-    return _WC_STATUSES[status] if status < len(_WC_STATUSES) else f"status {status}"
+    known = status in list(WcStatus)
+    return WcStatus(status).name.lower() if known else f"status {status}"
 
 
 def send_flags_text(flags: int) -> str:

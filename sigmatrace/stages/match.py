@@ -364,13 +364,20 @@ def _lines(ledger: Mapping[str, Any]) -> Iterator[str]:
             for reason, count in one[f"{what}_unmatched"].items():
                 if count:
                     yield f"             {count_text(count)} {reason.replace('_', ' ')}"
-    if own["one_sided"]:
-        yield f"one-sided  {count_text(own['one_sided'])}"
+    yield from _one_sided(own, layers)
     if nested["ops"]:
         parts = [f"{what} {_share(nested, what)}" for what in ("sends", "receives")]
         if nested["one_sided"]:
             parts.append(f"one-sided {count_text(nested['one_sided'])}")
         yield f"nested     {'; '.join(parts)}"
+
+
+def _one_sided(own: Mapping[str, Any], layers: Mapping[str, Any]) -> Iterator[str]:
+    if own["one_sided"]:
+        yield f"one-sided  {count_text(own['one_sided'])}"
+        for name, one in layers.items():
+            if len(layers) > 1 and one["one_sided"]:
+                yield f"  {name:8} {count_text(one['one_sided'])}"
 
 
 def _share(ledger: Mapping[str, Any], what: str) -> str:

@@ -8,6 +8,10 @@ that is asked to the one that asks. A RECV is the other end of a SEND and points
 (-1 when not known) to the receiver; a matrix of traffic sums the initiators' operations only, or
 it counts messages twice.
 
+Nested are operations with ``OpFlag.NESTED``: another one of the same layer made them, and their
+bytes are its bytes. The others are all that their layer moved, whatever called it; so layers are
+not to be added up: what is sent at one may be seen again at the one below.
+
 Operations of mode ``aggregate`` are not in ``timeline``: they have no times.
 """
 
@@ -27,7 +31,7 @@ from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.stages.sums import LIMB, LOW, Sums, add_sums, column_sums
 from sigmatrace.stages.traffic_tables import tables_of
 from sigmatrace.text import byte_text, counted
-from sigmatrace.trace_format import OP_CLASS, OpClass, layer_text
+from sigmatrace.trace_format import OP_CLASS, OpClass, OpFlag, layer_text
 
 BINS = 2048
 """The timeline has at most this many bins, and at least half of them on a long run."""
@@ -78,7 +82,6 @@ class Traffic(Stage):
             "channel": "u4",
             "layer": "u1",
             "op": "u1",
-            "depth": "u1",
             "flags": "u1",
             "size_bytes": "u8",
             "t_ns": "i8",
@@ -87,7 +90,7 @@ class Traffic(Stage):
             "channel": "u4",
             "op": "u1",
             "size_bits": "u1",
-            "depth": "u1",
+            "flags": "u1",
             "count": "u8",
             "size_bytes": "u8",
         },
@@ -107,11 +110,11 @@ class Traffic(Stage):
             return Amounts(_nothing(), aggregates, BIN_SHIFT_MIN, None, 0, _nothing())
         from sigmatrace.stages.kernels.traffic import bin_kernel, size_kernel
 
-        channel, layer, op, depth, flags, size_bytes, t_ns, proc = (
+        channel, layer, op, flags, size_bytes, t_ns, proc = (
             part.column("ops", name)
-            for name in ("channel", "layer", "op", "depth", "flags", "size_bytes", "t_ns", "proc")
+            for name in ("channel", "layer", "op", "flags", "size_bytes", "t_ns", "proc")
         )
-        operations = accumulate(size_kernel, (channel, op, depth, flags, size_bytes))
+        operations = accumulate(size_kernel, (channel, op, flags, size_bytes))
         first, last = int(t_ns.min()), int(t_ns.max())
         shift = bin_shift(first, last)
         head = (t_ns, first >> shift, shift, proc, layer, op, flags, size_bytes)
@@ -210,11 +213,11 @@ def accumulate(kernel: Callable[..., Any], columns: tuple[Any, ...], cells: int 
 
 def _aggregates(part: Partition) -> Sums:
     """Return the sums of the partition's rows of mode ``aggregate``, keys as of ``size_kernel``."""
-    channel, op, size_bits, depth, count, size_bytes = (
+    channel, op, size_bits, flags, count, size_bytes = (
         part.column("aggregates", name)
-        for name in ("channel", "op", "size_bits", "depth", "count", "size_bytes")
+        for name in ("channel", "op", "size_bits", "flags", "count", "size_bytes")
     )
-    key = (depth > 0).astype(np.uint64)
+    key = (flags & np.uint8(OpFlag.NESTED) != 0).astype(np.uint64)
     for column, bit in ((channel, 17), (size_bits, 9), (op, 1)):
         key |= column.astype(np.uint64) << np.uint64(bit)
     sums = np.stack([count, size_bytes & LOW, size_bytes >> LIMB], axis=1)

@@ -95,7 +95,8 @@ static void aggregate(int depth_max, long n)
     for (long i = 0; i < n; i++) {
         struct st_channel *channel = channel_of((uint64_t)i % 2000, (uint64_t)i, false);
         if (channel)
-            st_op(0, (uint64_t)i, channel->id, 0, ST_OP_SEND, call, (uint8_t)(i % depth_max), 0, 0);
+            st_op(0, (uint64_t)i, channel->id, 0, ST_OP_SEND, call, (uint8_t)(i % depth_max),
+                  i % 7 ? ST_INLINE | ST_FAILED : ST_INLINE | ST_NESTED, 0);
     }
 }
 

@@ -20,7 +20,7 @@ RECORD_FORMATS = {
     2: ("<QQQQIIBBBBI", "t_tsc peer tag data id object kind dir layer flags thread_shared"),
     3: ("<QQIIiBBBB", "t_tsc size_bytes channel ordinal status op call depth flags"),
     4: ("<QdIB3x", "t_tsc value name kind"),
-    5: ("<QQIBBBx", "count size_bytes channel op size_bits depth"),
+    5: ("<QQIBBBB", "count size_bytes channel op size_bits depth flags"),
     6: ("<QQQII", "raddr rkey context channel ordinal"),
     7: (
         "<QQQIIIIIBBBB",

@@ -172,13 +172,15 @@ def test_aggregate_rows_add_up(drive) -> None:
     channels = {c["id"]: c for c in rank.records(2)}
     assert len(channels) == 2000
     assert {(c["tag"], c["data"], c["flags"]) for c in channels.values()} == {(0, 0, 0)}
-    expected: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+    nested = 32
+    expected: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for i in range(n):
-        expected[i % 2000, i % depths, i.bit_length()].append(i)
+        flags = 0 if i % 7 else nested  # no other flag tells rows apart
+        expected[i % 2000, i % depths, flags, i.bit_length()].append(i)
     assert len(expected) > 4096
     rows = {}
     for row in rank.records(5):
-        key = channels[row["channel"]]["peer"], row["depth"], row["size_bits"]
+        key = channels[row["channel"]]["peer"], row["depth"], row["flags"], row["size_bits"]
         assert key not in rows
         rows[key] = [row["count"], row["size_bytes"]]
     assert rows == {key: [len(v), sum(v)] for key, v in expected.items()}
@@ -193,6 +195,8 @@ def test_aggregate_rows_are_those_of_the_sizes_bit_lengths(drive) -> None:
     rows = rank.records(5)
     assert len(rows) == len(expected)
     assert {(r["op"], r["size_bits"]): (r["count"], r["size_bytes"]) for r in rows} == expected
+    assert {r["flags"] for r in rows if r["size_bits"] == 255} == {32}
+    assert {r["flags"] for r in rows if r["size_bits"] != 255} == {0}
     assert {(r["channel"], r["depth"]) for r in rows} == {(0, 0)}
     assert rank.end is not None and rank.end["schemas"]["5"] == {"written": 130, "dropped": 0}
 

@@ -97,7 +97,7 @@ def test_a_folder_in_use_is_refused_unless_appended_to(tmp_path):
     done = capture("-o", run, "--layers", "ucx", "--", *UCX_USER)
     assert done.returncode == 6
     assert len(done.stderr.splitlines()) == 1
-    assert "another run" in done.stderr
+    assert "another run" in done.stderr and "the same --run-id" in done.stderr
     done = capture("-o", run, "--append", "--layers", "ucx", "--", *UCX_USER)
     assert done.returncode == 0
     files = sorted(run.glob("*.msgpack"))

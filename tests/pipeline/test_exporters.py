@@ -133,6 +133,8 @@ def test_codes_have_names_and_routes_show_them(made):
     assert {("op", 1, "send"), ("layer", 2, "ucp"), ("fate", 4, "peer_not_traced")} <= set(rows)
     assert {("kind", 3, "rma"), ("marks.kind", 3, "counter")} <= set(rows)
     assert {("queue", 3, "shared"), ("requests.owner", 3, "ambiguous")} <= set(rows)
+    assert {("requests.opcode", 2, "send"), ("cqes.opcode", 128, "recv")} <= set(rows)
+    assert {("latencies.opcode", 0, "send"), ("latencies.status", 5, "wr_flush_err")} <= set(rows)
     with (made.out / "csv/routes.csv").open(newline="", encoding="utf-8") as file:
         assert {row["fate"] for row in csv.DictReader(file)} <= {
             r[2] for r in rows if r[0] == "fate"

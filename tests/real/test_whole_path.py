@@ -6,21 +6,24 @@ The judges: the program's own parameters, the real trace_processor, and DuckDB.
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import os
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import duckdb
+import pyarrow.compute as pc
 import pytest
+from plain_reader import read_all
 
 from sigmatrace import api
 from sigmatrace.schema import Fate
-from sigmatrace.trace_format import Op
+from sigmatrace.trace_format import Layer, Op, Schema
 from tests.listening import free_port
 from tests.trace_processor import TraceProcessor
 
@@ -242,6 +245,42 @@ def test_json_and_parquet_and_matrix_agree(traced):
     pictures = sorted(path.name for path in (out / "matrix").iterdir())
     assert "rank-bytes.png" in pictures
     assert "rank-bytes.svg" in pictures
+
+
+@pytest.mark.parametrize("mode", [*MODES, "aggregate"])
+def test_each_layer_shows_all_that_it_moved_whatever_layer_called_it(mode: str, tmp_path: Path):
+    """Nearly all that UCT does, UCP asked it for; that is no reason to hide it."""
+    run = captured(replace(perftest("tag_lat", "tcp"), layer="ucp,uct"), mode, tmp_path)
+    result = api.run(run, export=["json", "matrix"], out=tmp_path / "out", strict=True)
+    moved: Counter[tuple[int, int]] = Counter()  # bytes by layer and operation
+    below = 0
+    for rank in read_all(run):
+        layers = {channel["id"]: channel["layer"] for channel in rank.records(Schema.CHANNEL)}
+        for record in (*rank.records(Schema.OP), *rank.records(Schema.AGGREGATE)):
+            layer = layers[record["channel"]]
+            moved[layer, record["op"]] += record["size_bytes"]
+            below += record["size_bytes"] if layer == Layer.UCT and record["depth"] else 0
+    shown: Counter[tuple[int, int]] = Counter()
+    for row in result.tables["traffic"].filter(pc.field("nested") == 0).to_pylist():
+        shown[row["layer"], row["op"]] += row["size_bytes"]
+    assert +shown == +moved
+    assert below > 200 * 1000, "the case that the test is about"
+
+    count = 0
+    for layer in (Layer.UCP, Layer.UCT):
+        sent = {op: size for (at, op), size in moved.items() if at == layer and op != Op.RECV}
+        pair = [line for line in talkers(result, layer) if "->" in line]
+        assert len(pair) == 2 and sum(sent.values()) > 0
+        told = (line.split(" in ")[1].split(" operation")[0] for line in pair)
+        count += sum(int(number.replace(" ", "")) for number in told)
+    assert count == result.ledger["exports"]["matrix"]["operations_shown"]
+
+
+def talkers(result: api.Result, layer: Layer) -> list[str]:
+    """The lines of the summary that name a layer's pairs of processes."""
+    lines = result.text().splitlines()
+    at = next(k for k, line in enumerate(lines) if line.startswith(f"top {layer.name.lower()}"))
+    return [lines[at], *itertools.takewhile(lambda line: line[0] == " ", lines[at + 1 :])]
 
 
 AGGREGATED = [

@@ -41,7 +41,7 @@ enum st_item { ST_ITEM_HEADER, ST_ITEM_CHUNK, ST_ITEM_OBJECT, ST_ITEM_CLOCK, ST_
     F(t_tsc, u8, "tsc") F(value, f8, "") F(name, u4, "") F(kind, u1, "") P(pad, 3)
 #define ST_FIELDS_aggregate(F, P)                                                                  \
     F(count, u8, "") F(size_bytes, u8, "bytes") F(channel, u4, "") F(op, u1, "")                   \
-    F(size_bits, u1, "") F(depth, u1, "") P(pad, 1)
+    F(size_bits, u1, "") F(depth, u1, "") F(flags, u1, "")
 #define ST_FIELDS_target(F, P)                                                                     \
     F(raddr, u8, "") F(rkey, u8, "") F(context, u8, "") F(channel, u4, "") F(ordinal, u4, "")
 #define ST_FIELDS_request(F, P)                                                                    \

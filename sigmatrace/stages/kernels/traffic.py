@@ -61,15 +61,14 @@ def _size_bits(size, flags):
     return bits
 
 
-@kernel(int64(U4R, U1R, U1R, U1R, U8R, int64, int64, U8W2, U8W, U8W2))
-def size_kernel(channel, op, depth, flags, size_bytes, start, cells, table, out_key, sums):
+@kernel(int64(U4R, U1R, U1R, U8R, int64, int64, U8W2, U8W, U8W2))
+def size_kernel(channel, op, flags, size_bytes, start, cells, table, out_key, sums):
     """Sum operations by (channel, class of sizes, operation, nested).
 
     Args:
         channel: ``(n,)`` u4, number of the channel in the run.
         op: ``(n,)`` u1.
-        depth: ``(n,)`` u1; more than 0 is nested.
-        flags: ``(n,)`` u1, ``trace_format.OpFlag``.
+        flags: ``(n,)`` u1, ``trace_format.OpFlag``; those with NESTED (32) are nested.
         size_bytes: ``(n,)`` u8.
         start: First row to look at.
         cells: Cells in use already.
@@ -92,7 +91,7 @@ def size_kernel(channel, op, depth, flags, size_bytes, start, cells, table, out_
     while i < channel.size:
         key = np.uint64(channel[i]) << np.uint64(17)
         key |= _size_bits(size_bytes[i], flags[i]) << np.uint64(9)
-        key |= (np.uint64(op[i]) << one) | np.uint64(depth[i] > 0)
+        key |= (np.uint64(op[i]) << one) | np.uint64(flags[i] & _NESTED != 0)
         slot = _slot(key, shift, table)
         if table[slot, 0] == 0:
             if cells == out_key.size:

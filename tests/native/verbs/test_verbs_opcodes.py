@@ -1,4 +1,4 @@
-"""Opcodes as the reader knows them are those of the installed ``infiniband/verbs.h``."""
+"""Opcodes and statuses are those of the installed ``infiniband/verbs.h``."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from sigmatrace.export.verbs_names import WcStatus
 from sigmatrace.trace_format import WcOpcode, WrOpcode
 
 NEWER = {"IBV_WR_FLUSH", "IBV_WC_FLUSH"}
 """Of later headers than the oldest that is supported."""
 
 
-def test_opcodes_are_those_of_the_header(tmp_path: Path) -> None:
+def test_codes_are_those_of_the_header(tmp_path: Path) -> None:
     known = {f"IBV_WR_{one.name}": one for one in WrOpcode if one != WrOpcode.RECEIVE}
     known |= {f"IBV_WC_{one.name}": one for one in WcOpcode if one != WcOpcode.UNKNOWN}
+    known |= {f"IBV_WC_{one.name}": one for one in WcStatus}
     compared = [name for name in known if name not in NEWER]
     lines = "".join(f'printf("%d\\n", {name});' for name in compared)
     source = tmp_path / "opcodes.c"

@@ -101,6 +101,7 @@ def programs(tmp_path_factory):
         "dynamic": ["a.c"],
         "mpi": ["a.c", "-Wl,--no-as-needed", "./libmpi.so.12"],
         "fabric": ["a.c", "-Wl,--no-as-needed", "-lfabric"],
+        "verbs": ["a.c", "-Wl,--no-as-needed", "-libverbs"],
         "libmiddle.so": ["-shared", "-fPIC", "mpi.c", "-Wl,--no-as-needed", "-lfabric"],
         "over": ["a.c", "-Wl,--no-as-needed", "-L.", "-lmiddle"],
     }.items():
@@ -187,6 +188,25 @@ def test_layers_that_the_command_does_not_tell_of(reasons):
         "layer ofi was not built here, see sigmatrace-capture --check"
     ]
     assert len(reasons("{dynamic}", layers=("ofi", "uct"))) == 1  # UCT sees what UCP sends
+
+
+def test_layers_are_not_missed_by_a_program_of_one_that_was_traced(reasons, programs):
+    """Who chose the layer of the program needs no other one, but an RDMA device."""
+    who = f"{programs['verbs']} is linked with layer verbs, but"
+    said = [f"{who} opened no RDMA device, or LD_PRELOAD did not reach it"]
+    assert reasons("{verbs}", layers=("verbs",)) == said
+    failed = "the command failed, perhaps before it communicated"
+    assert reasons("{verbs}", layers=("verbs",), failed=True) == [
+        failed,
+        "no RDMA device was opened",
+    ]
+    assert reasons("{fabric}", failed=True) == [failed]
+    several = ["layers ofi, ucp were not chosen with --layers"]
+    assert reasons("{dynamic}", layers=("verbs",), failed=True) == [failed, *several]
+    quiet = diagnose.Attempt([str(programs["verbs"])], ("verbs",))
+    assert diagnose.nothing_recorded(quiet, ranks=False) == [
+        "the libraries were loaded, but no message went through them"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -356,7 +356,10 @@ def test_each_layer_has_its_own_share():
     run = make_run(
         processes=[{}, {}],
         endpoints=ucp_endpoints(2, [(0, 5, 1), (1, 5, 0)]),
-        channels=[out_channel(0, 5), in_channel(1), in_channel(1, 77, **uct)],
+        channels=[
+            *(out_channel(0, 5), in_channel(1), in_channel(1, 77, **uct)),
+            *(out_channel(0, 5, kind=Kind.RMA), out_channel(0, 5, **{**uct, "kind": Kind.RMA})),
+        ],
     )
     topology, stage = Topology(), Match()
     routes = topology.survey(run)
@@ -365,6 +368,8 @@ def test_each_layer_has_its_own_share():
         *message_rows(0, Op.SEND, 10),
         *message_rows(1, Op.RECV, 10, proc=1),
         *message_rows(2, Op.RECV, 3, proc=1),
+        *message_rows(3, Op.PUT, 2),
+        *message_rows(4, Op.GET, 5),
     ]
     parts, _, ledger = match((run, topology, routes), rows)
     assert set(ledger["layers"]) == {"ucp", "uct"}
@@ -379,6 +384,9 @@ def test_each_layer_has_its_own_share():
         "  ucp      10, matched 10 (100.0 %)",
         "  uct      3, matched 0 (0.0 %)",
         "             3 peer unknown",
+        "one-sided  7",
+        "  ucp      2",
+        "  uct      5",
     ]
 
 

@@ -47,7 +47,7 @@ def run_of():
 
 
 def part(number, rows, aggregates=()):
-    """Rows: (t, proc, src, dst, layer, op, depth, size, flags)."""
+    """Rows: (t, proc, src, dst, layer, op, depth, size, flags); no number depends on the depth."""
     names = ("t_ns", "proc", "src_proc", "dst_proc", "layer", "op", "depth", "size_bytes", "flags")
     dtypes = ("i8", "i4", "i4", "i4", "u1", "u1", "u1", "u8", "u1")
     ops = {
@@ -87,14 +87,19 @@ def test_operations_and_aggregates_meet_in_one_row():
     rows = [
         (START_NS, 0, 0, 1, Layer.UCP, Op.SEND, 0, 100, 0),
         (START_NS, 0, 0, 1, Layer.UCP, Op.SEND, 0, 0, OpFlag.SIZE_UNKNOWN),
-        (START_NS, 0, 0, 1, Layer.UCP, Op.SEND, 2, 7, 0),
+        (START_NS, 0, 0, 1, Layer.UCP, Op.SEND, 2, 7, OpFlag.NESTED),
         (START_NS, 1, 0, 1, Layer.UCP, Op.RECV, 0, 100, 0),
+        (START_NS, 1, 0, 1, Layer.UCP, Op.RECV, 1, 50, OpFlag.NESTED | OpFlag.INLINE),
+        (START_NS, 1, 0, 1, Layer.UCT, Op.SEND, 1, 60, 0),
         (START_NS, 1, 1, 0, Layer.UCP, Op.GET, 0, 5, 0),
     ]
     near, far = channel(0, 0, 1, Layer.UCP), channel(1, 1, -1, Layer.OFI)
+    below = {"channel": near, "op": Op.SEND, "size_bits": 1, "count": 2, "size_bytes": 2}
     aggregates = [
         {"channel": near, "op": Op.SEND, "size_bits": 7, "count": 10, "size_bytes": 1000},
         {"channel": near, "op": Op.SEND, "size_bits": 255, "count": 3, "size_bytes": 0},
+        {**below, "depth": 1, "flags": OpFlag.NESTED},
+        {**below, "depth": 1, "flags": 0},
         {"channel": far, "op": Op.PUT, "size_bits": 63, "count": 2, "size_bytes": 2**63},
         {"channel": far, "op": Op.PUT, "size_bits": 64, "count": 1, "size_bytes": 2**63},
         {"channel": 9999, "op": Op.PUT, "size_bits": 2, "count": 1, "size_bytes": 3},
@@ -110,31 +115,34 @@ def test_operations_and_aggregates_meet_in_one_row():
         for r in table
     }
     assert got == {
-        (0, 1, Layer.UCP, Op.SEND, 0): (15, 1100, 4),
-        (0, 1, Layer.UCP, Op.SEND, 1): (1, 7, 0),
+        (0, 1, Layer.UCP, Op.SEND, 0): (17, 1102, 4),
+        (0, 1, Layer.UCP, Op.SEND, 1): (3, 9, 0),
         (0, 1, Layer.UCP, Op.RECV, 0): (1, 100, 0),
+        (0, 1, Layer.UCP, Op.RECV, 1): (1, 50, 0),
+        (0, 1, Layer.UCT, Op.SEND, 0): (1, 60, 0),
         (0, 1, Layer.UCP, Op.GET, 0): (1, 5, 0),  # its bytes flow back
         (1, -1, Layer.OFI, Op.PUT, 0): (3, 2**64 - 1, 0),
         (-1, -1, 0, Op.PUT, 0): (1, 3, 0),
     }
     assert len(table) == len(got)
-    assert account["operations"] == account["in_timeline"] == sum(r["count"] for r in timeline) == 5
-    assert account["aggregated_operations"] == 17
+    assert account["operations"] == 7
+    assert account["in_timeline"] == sum(r["count"] for r in timeline) == 5
+    assert account["aggregated_operations"] == 21
     assert account["size_unknown"] == 4
-    assert account["size_bytes"] == 212 + 1003 + 2**64
+    assert account["size_bytes"] == 322 + 1007 + 2**64
     assert account["byte_sums_beyond_u64"] == 1
     sides = {one["name"]: (one["left"], one["right"]) for one in account["balance"]}
     assert sides == {
-        "operations = op records": (5, "records.op"),
+        "operations = op records": (7, "records.op"),
         "aggregated operations = those that aggregate records stand for": (
-            17,
+            21,
             "capture.aggregated_operations",
         ),
         "aggregated bytes = those that aggregate records stand for": (
-            1003 + 2**64,
+            1007 + 2**64,
             "capture.aggregated_bytes",
         ),
-        "operations by size = operations": (22, [5, 17]),
+        "operations by size = operations": (28, [7, 21]),
     }
 
 
@@ -179,7 +187,8 @@ def test_the_closing_lines_name_the_pairs_with_most_bytes_of_each_layer():
         (START_NS, 1, 1, 0, Layer.UCP, Op.PUT, 0, 4096, 0),
         (START_NS, 1, 1, 0, Layer.UCP, Op.PUT, 0, 4096, 0),
         (START_NS, 0, 0, -1, Layer.UCT, Op.SEND, 0, 1, 0),
-        (START_NS, 0, 0, 1, Layer.UCT, Op.SEND, 1, 7777, 0),
+        (START_NS, 0, 0, 1, Layer.UCT, Op.SEND, 1, 7777, OpFlag.NESTED),
+        (START_NS, 0, 0, 1, Layer.VERBS, Op.SEND, 2, 9000, 0),
     ]
     stage, run = Traffic(), run_of()
     resolved = stage.resolve(stage.summarize(part(0, rows)), run)
@@ -187,6 +196,7 @@ def test_the_closing_lines_name_the_pairs_with_most_bytes_of_each_layer():
         "top ucp    rank 1 -> rank 0: 8 KiB in 2 operations",
         "           rank 0 -> rank 1: 2 KiB in 1 operation",
         "top uct    rank 0 -> unknown: 1 B in 1 operation",
+        "top verbs  rank 0 -> rank 1: 8.79 KiB in 1 operation",
     ]
 
 
@@ -229,9 +239,9 @@ def test_tables_equal_python_in_whatever_order_partitions_are_merged(pieces, ran
     pairs, bins = defaultdict(lambda: [0, 0, 0]), defaultdict(lambda: [0, 0])
     first = min((row[0] for row in rows), default=0)
     shift = bin_shift(first, max((row[0] for row in rows), default=0))
-    for t, proc, src, dst, layer, op, depth, size, flags in rows:
+    for t, proc, src, dst, layer, op, _, size, flags in rows:
         ends = (dst, src) if op == Op.GET else (src, dst)
-        pair = pairs[(*ends, layer, op, depth)]
+        pair = pairs[(*ends, layer, op, flags // OpFlag.NESTED)]
         pair[0], pair[1], pair[2] = pair[0] + 1, pair[1] + size, pair[2] + flags % 2
         if flags < OpFlag.NESTED:
             cell = bins[(t >> shift) - (first >> shift), proc, layer, op]
@@ -262,10 +272,10 @@ def as_aggregates(rows):
     count, size_bytes = Counter(), Counter()
     for number, (_, proc, src, dst, layer, op, depth, size, flags) in enumerate(rows):
         bits = 255 if flags & OpFlag.SIZE_UNKNOWN else size.bit_length()
-        key = channel(proc, src, dst, layer), op, bits, depth, number // 3
+        key = channel(proc, src, dst, layer), op, bits, depth, flags & OpFlag.NESTED, number // 3
         count[key] += 1
         size_bytes[key] += size
-    names = ("channel", "op", "size_bits", "depth", "thread")
+    names = ("channel", "op", "size_bits", "depth", "flags", "thread")
     return [
         {**dict(zip(names, key, strict=True)), "count": count[key], "size_bytes": size_bytes[key]}
         for key in count
@@ -281,12 +291,12 @@ def test_sizes_equal_python_in_every_mode_and_order(pieces, random):
     singly = sizes(*(part(k, rows) for k, rows in enumerate(moved)), order=order)
     assert singly == sizes(*(part(k, [], as_aggregates(rows)) for k, rows in enumerate(moved)))
     want = defaultdict(lambda: [0, 0])
-    for _, proc, src, dst, layer, op, depth, size, flags in itertools.chain(*moved):
+    for _, proc, src, dst, layer, op, _, size, flags in itertools.chain(*moved):
         ends = (dst, src) if op == Op.GET else (src, dst)
         bits = size.bit_length()
         limits = ANY if flags % 2 else (2**bits // 2, 2**bits - 1)
         number = channel(proc, src, dst, layer)
-        cell = want[proc, thing(number), *ends, layer, op, depth, *limits]
+        cell = want[proc, thing(number), *ends, layer, op, flags // OpFlag.NESTED, *limits]
         cell[0], cell[1] = cell[0] + 1, cell[1] + size
     got = {}
     for row in singly:

@@ -10,7 +10,7 @@
 #define WINDOW 8u
 #define SPREAD 0x9e3779b9u /* 2^32 over the golden ratio */
 
-/* channel, op, size_bits, depth and a zero byte as one number; never 0, because op is not. */
+/* channel, op, size_bits, depth and flags as one number; never 0, because op is not. */
 static inline uint64_t *key_of(struct st_aggregate_record *row)
 {
     return (uint64_t *)((uint8_t *)row + offsetof(struct st_aggregate_record, channel));
@@ -20,8 +20,11 @@ _Static_assert(offsetof(struct st_aggregate_record, channel) % 8 == 0 &&
                    sizeof(struct st_aggregate_record) % 8 == 0,
                "the key is one word");
 
-/* op and depth are where they are in `what`, the class of the size (format.md 2.5) between them.
- * Unknown sizes are 0. */
+/* Of `what`: op, depth, and of the flags the one that tells rows apart. */
+#define KEPT (0xff00ffu | (uint32_t)ST_NESTED << 24)
+
+/* Those are where they are in `what`, the class of the size (format.md 2.5) between them. Unknown
+ * sizes are 0. */
 static inline uint64_t key_to(uint64_t size_bytes, uint32_t channel, uint64_t what)
 {
     uint32_t bits = 0;
@@ -29,7 +32,7 @@ static inline uint64_t key_to(uint64_t size_bytes, uint32_t channel, uint64_t wh
         bits = 64 - (uint32_t)__builtin_clzll(size_bytes);
     else if (what & (uint64_t)ST_SIZE_UNKNOWN << 24)
         bits = ST_SIZE_BITS_UNKNOWN;
-    return channel | (uint64_t)(((uint32_t)what & 0xff00ff) | bits << 8) << 32;
+    return channel | (uint64_t)(((uint32_t)what & KEPT) | bits << 8) << 32;
 }
 
 static struct st_rows *add_level(struct st_thread *thread)
@@ -54,7 +57,7 @@ static struct st_rows *add_level(struct st_thread *thread)
 }
 
 /* Ids of channels are dense: neighbours get rows side by side, each its own. For each operation,
- * class of sizes and depth such a series begins elsewhere, spread over the whole table. */
+ * class of sizes, depth and flag such a series begins elsewhere, spread over the whole table. */
 static inline uint64_t home_of(uint64_t key, uint64_t mask)
 {
     uint64_t turn = (uint32_t)(key >> 32) * SPREAD;
