@@ -8,6 +8,7 @@
 
 uint64_t cuda_from, cuda_to;
 bool cuda_closed;
+uint32_t cuda_rounds;
 
 static struct {
     uint8_t *to;
@@ -54,6 +55,7 @@ bool st_cuda_copy_wait(const struct st_cuda_copy *copy)
         nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
     for (uint32_t i = 0; i < count; i++)
         memcpy(started[i].to, (const void *)started[i].from, started[i].size);
+    cuda_rounds += count > 0;
     count = 0;
     return entered && copy->stream == &started;
 }

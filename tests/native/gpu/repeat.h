@@ -23,6 +23,7 @@ extern const uint32_t wqe_kinds;
 /* cuda.c */
 extern uint64_t cuda_from, cuda_to; /* this memory is "the GPU's" */
 extern bool cuda_closed;            /* copies do not end */
+extern uint32_t cuda_rounds;        /* how often copies were waited for */
 
 /* program.c */
 #define QUEUES 1024

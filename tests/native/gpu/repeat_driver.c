@@ -151,6 +151,23 @@ static void stall(uint32_t count)
     finish(q);
 }
 
+/* While copies do not end, WQEs of `count` slots are rung for, one by one: less than half a ring. */
+static void behind(uint32_t count)
+{
+    make_gpu();
+    struct queue *q = make_queue(512, 0, true);
+    cuda_closed = true;
+    for (uint32_t n = 0; q->posted < count; n++) {
+        post(q, 1, n);
+        ring_bell(q, 0);
+        await(&q->consumed, q->posted);
+    }
+    __atomic_store_n(&cuda_closed, false, __ATOMIC_RELEASE);
+    await(&pair_of(q)->copied, q->posted);
+    finish(q);
+    printf("rounds %u\n", cuda_rounds);
+}
+
 /* Registers and queue pairs come and go at the same addresses, with the same numbers; a queue pair
  * is reset and counts from 0 again; what rings afterwards is nobody's, but rings. */
 static void reuse(uint32_t count)
@@ -354,6 +371,8 @@ int main(int argc, char **argv)
         blueflame(n[0]);
     else if (!strcmp(name, "stall"))
         stall(n[0]);
+    else if (!strcmp(name, "behind"))
+        behind(n[0]);
     else if (!strcmp(name, "leave"))
         leave();
     else if (!strcmp(name, "cut"))

@@ -203,6 +203,14 @@ def test_a_copier_that_stands_still_delays_ten_doorbells(repeat) -> None:
     assert max(op["aux"] for op in run.trace.records(1)) == run.posted[-1].index
 
 
+def test_what_waits_for_the_copier_is_copied_together(repeat) -> None:
+    run = repeat("behind", 200)
+    all_is_there(run)
+    assert not any(d["flags"] & WAITED for d in run.trace.records(9))
+    (rounds,) = (int(line.split()[1]) for line in run.stdout.splitlines() if "rounds" in line)
+    assert rounds <= 3  # what was taken before, and the rest
+
+
 def test_a_queue_pair_ends_while_the_copier_stands_still(repeat) -> None:
     run = repeat("leave")
     held, gone = sorted(run.totals)

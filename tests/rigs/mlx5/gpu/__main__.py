@@ -12,6 +12,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from functools import partial
+from importlib.resources import files
 from pathlib import Path
 
 from tests.rigs.mlx5.build import Built, build, built_in, nvcc_found
@@ -53,12 +54,12 @@ def _arguments(words: list[str] | None) -> argparse.Namespace:
 
 
 def _library(folder: Path | None) -> Path:
-    if folder is None:
-        import sigmatrace.capture  # the installed one: not needed where a folder is named
-
-        folder = Path(str(sigmatrace.capture.__path__[0])) / "lib"
     wanted = os.environ.get("SIGMATRACE_LIB_DIR")
-    return (Path(wanted) if wanted else folder) / _LIBRARY
+    if folder is None and wanted:
+        folder = Path(wanted)
+    if folder is None:  # the package itself is not needed where a folder is named
+        folder = Path(str(files("sigmatrace.capture") / "lib"))
+    return folder / _LIBRARY
 
 
 def _rig(options: argparse.Namespace, scratch: Path) -> Built:
