@@ -8,10 +8,10 @@ What is shown: each process with its threads; operations as slices (mode ``full`
 with size, peer and, when the pipeline could not match a message, the reason; arrows from send to
 receive; completions and the program's regions on tracks below the thread's; traffic and the
 program's counters below the process. Below the process also its queue pairs: requests in flight
-as slices, in lanes, with what was posted and what arrived, how many are outstanding, and bytes
-per second; these also per NIC and GPU. Below the process also its GPUs, with kernels, and the
-doorbells that their kernels rang. A message whose receive stands before its send (clocks
-disagree) gets no arrow from Perfetto; ``perfetto_flows`` counts them.
+as slices, in lanes, with what was posted, what arrived and what peers read and wrote, how many are
+outstanding, and bytes per second; these also per NIC and GPU. Below the process also its GPUs, with
+kernels, and the doorbells that their kernels rang. A message whose receive stands before its send
+(clocks disagree) gets no arrow from Perfetto; ``perfetto_flows`` counts them.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from sigmatrace.export.perfetto_describe import describe
 from sigmatrace.export.perfetto_gpu import GPU_COLUMNS, doorbell_rows, kernel_rows
 from sigmatrace.export.perfetto_marks import MARK, mark_texts, marks_of, regions
 from sigmatrace.export.perfetto_objects import OBJECT_COLUMNS
+from sigmatrace.export.perfetto_posts import by_peer_rows, post_rows, targets_not_known
 from sigmatrace.export.perfetto_queues import Depths, save_queues
 from sigmatrace.export.perfetto_segments import PieceWriter
 from sigmatrace.export.perfetto_settle import SEGMENT, Settled, settle
@@ -63,12 +64,15 @@ class PerfettoExporter(Exporter):
     ``object_counters``: of queue pairs and NICs); ``flow`` has one row for each of ``flows``, the
     messages of which both ends were exported and the send stands before the receive;
     ``flows_backwards`` are those whose receive stands before the send, which have no arrow. (A
-    flow that repeats, after 2^32 messages of a channel, counts once.)
+    flow that repeats, after 2^32 messages of a channel, counts once.) ``one_sided_arrivals`` are
+    among the flows, and among the instants: operations at the queue pairs that they reach unseen;
+    of ``one_sided_targets_unknown`` operations these are not known.
 
     Besides: ``displaced``, slices on lanes because they overlap others of their thread; ``early``,
     events before the run's zero; ``op_records``, ``completion_records``, ``request_records`` and
     ``cqe_records``, ``doorbell_records`` and ``kernel_records``, how many of the slices and
-    instants are these; ``request_left_out`` (posted receives; queue pairs that the index does not
+    instants are these; ``qp_operations``, operations that tracks of queue pairs show besides (mode
+    simple); ``request_left_out`` (posted receives; queue pairs that the index does not
     have), ``cqe_left_out``, ``doorbell_left_out`` and ``kernel_left_out`` (objects that it does not
     have); ``wqe_left_out`` (raw slots are not shown);
     ``mark_records``: ``regions_closed`` (two each), ``regions_open`` and ``regions_stray_ends``
@@ -91,6 +95,8 @@ class PerfettoExporter(Exporter):
             "call": "u1",
             "depth": "u1",
             "flags": "u1",
+            "ordinal": "u4",
+            "aux": "u4",
             "layer": "u1",
             "src_proc": "i4",
             "dst_proc": "i4",
@@ -125,6 +131,7 @@ class PerfettoExporter(Exporter):
             "command": "str",
             "host": "str",
             "pid": "i8",
+            "mode": "str",
         },
         "threads": {"thread": "u4", "proc": "i4", "tid": "u4", "name": "str"},
         "calls": {"call": "u1", "text": "str"},
@@ -152,8 +159,14 @@ class PerfettoExporter(Exporter):
                 "cqe_records": 0,
                 "doorbell_records": 0,
                 "kernel_records": 0,
+                "qp_operations": 0,
+                "one_sided_arrivals": 0,
+                "one_sided_targets_unknown": 0,
             }
             if tracks.qps.keys.size:
+                records["qp_operations"] = writer.write(post_rows(part, run, tracks))
+                records["one_sided_arrivals"] = writer.write(by_peer_rows(part, run, tracks))
+                records["one_sided_targets_unknown"] = targets_not_known(part, tracks)
                 records["request_records"] = writer.write(request_rows(part, tracks))
                 records["cqe_records"] = writer.write(cqe_rows(part, tracks))
             if tracks.gpus.keys.size:
@@ -239,11 +252,13 @@ def balance(counts: Mapping[str, int]) -> list[dict[str, Any]]:
     """Return the equations of the counts, in the ledger's form; see ``PerfettoExporter``."""
     regions = sum(counts[key] for key in ("regions_closed", "regions_open", "mark_instants"))
     events = sum(counts[f"{schema}_records"] for schema in SHOWN)
+    events += counts["qp_operations"] + counts["one_sided_arrivals"]
     ends = counts["regions_closed"] + counts["regions_stray_ends"]
     return [
         {
             "name": "slices + instants = operations + completions + requests + cqes + doorbells"
-            " + kernels + regions + instants of the program",
+            " + kernels + regions + instants of the program + operations on tracks of queue pairs"
+            " + one-sided arrivals",
             "left": counts["slices"] + counts["instants"],
             "right": events + regions,
         },
@@ -258,8 +273,8 @@ def balance(counts: Mapping[str, int]) -> list[dict[str, Any]]:
             "right": sum(counts[f"{what}_counters"] for what in ("mark", "traffic", "object")),
         },
         {
-            "name": "matched = flows + receives before their sends",
-            "left": "stages.match.sends_matched",
+            "name": "matched + one-sided arrivals = flows + receives before their sends",
+            "left": ["stages.match.sends_matched", counts["one_sided_arrivals"]],
             "right": counts["flows"] + counts["flows_backwards"],
         },
     ]

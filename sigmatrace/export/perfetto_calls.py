@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from sigmatrace.export.kernels.packets import SINK
 from sigmatrace.export.kernels.rows import describe_operations
 from sigmatrace.export.perfetto_rows import Argument, Kind, Rows
+from sigmatrace.export.perfetto_targets import arrow_ids, has_flag, silent_targets
 from sigmatrace.export.perfetto_tracks import Track, Tracks
 from sigmatrace.partition import Partition, Run
 from sigmatrace.schema import Fate
@@ -20,13 +23,23 @@ _OPERATION = (
     Argument("failed", Kind.FLAG),
     Argument("uncertain", Kind.FLAG),
 )
-_UNCERTAIN = len(_OPERATION) - 1
+_VALUED, _UNCERTAIN = 3, 4
+"""How many of them have a value, which come first; the bit of the last one."""
+_POSTED = (
+    *_OPERATION[:_VALUED],
+    Argument("op", Kind.TEXT),
+    Argument("qp", Kind.HEX),
+    Argument("position", Kind.U64),
+    *_OPERATION[_VALUED:],
+    Argument("signaled", Kind.FLAG),
+)
+"""Arguments where there are queue pairs."""
 _COMPLETION = (
     Argument("size_bytes", Kind.U64),
     Argument("status", Kind.TEXT),
     Argument("failed", Kind.FLAG),
 )
-_FATES = 256
+_FATES = _OPS = 256
 
 
 def operations(part: Partition, run: Run, tracks: Tracks) -> Rows:
@@ -41,15 +54,24 @@ def operations(part: Partition, run: Run, tracks: Tracks) -> Rows:
     given = [part.column("ops", key) for key in keys]
     described: list[Any] = [*given, len(peers), name, shown, peer, why]
     describe_operations(*described)
-    flow, flags = part.column("ops", "flow"), part.column("ops", "flags")
-    unsure = (part.column("ops", "lossy") > 0) | (flags & OpFlag.ORDER_UNCERTAIN > 0)
+    values: Sequence[np.ndarray]
+    arguments: Sequence[Argument]
+    values, arguments = (part.column("ops", "size_bytes"), peer, why), _OPERATION
+    flow, texts = part.column("ops", "flow"), len(peers) + _FATES
+    unsure = (part.column("ops", "lossy") > 0) | has_flag(part, OpFlag.ORDER_UNCERTAIN)
     shown |= (unsure & (flow != 0)).astype(np.uint16) << _UNCERTAIN
+    if tracks.qps.keys.size:
+        shown, flow, posted = _posted(part, tracks, shown, texts)
+        values, arguments, texts = (*values, *posted), _POSTED, texts + _OPS
 
     def name_text(key: int) -> str:
         return calls.get(key & 0xFF) or op_text(key >> 8)
 
     def value_text(key: int) -> str:
-        return peers[key] if key < len(peers) else _fate_text(key - len(peers))
+        if key < len(peers):
+            return str(peers[key])
+        fate = key - len(peers)
+        return _fate_text(fate) if fate < _FATES else op_text(fate - _FATES)
 
     return Rows(
         track=tracks.numbers(Track.CALLS, part.column("ops", "thread")),
@@ -59,12 +81,49 @@ def operations(part: Partition, run: Run, tracks: Tracks) -> Rows:
         name=name,
         shown=shown,
         flow=flow,
-        values=(part.column("ops", "size_bytes"), peer, why),
-        arguments=_OPERATION,
+        values=values,
+        arguments=arguments,
         name_text=name_text,
         value_text=value_text,
-        texts=len(peers) + _FATES,
+        texts=texts,
     )
+
+
+def _posted(
+    part: Partition, tracks: Tracks, shown: np.ndarray, texts: int
+) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
+    """Return what is shown of operations where there are queue pairs: bits, flows, further values.
+
+    Args:
+        part: The partition.
+        tracks: Those of the run.
+        shown: u2[n], bits of ``_OPERATION``.
+        texts: Key of the text of operation 0.
+    """
+    qp = tracks.qps.channel[part.column("ops", "channel")]
+    qpn = np.append(tracks.qps.qpn, np.uint64(0))[qp]
+    is_posted = qp >= 0
+    bits = shown & (SINK | 0b111)
+    for bit, given in enumerate(
+        (
+            is_posted,
+            qpn != 0,
+            is_posted,
+            has_flag(part, OpFlag.FAILED),
+            shown >> _UNCERTAIN & 1,
+            is_posted & has_flag(part, OpFlag.SIGNALED),
+        ),
+        _VALUED,
+    ):
+        bits |= given.astype(np.uint16) << np.uint16(bit)
+    flow = part.column("ops", "flow")
+    silent = np.flatnonzero(silent_targets(part, tracks) >= 0)
+    if silent.size:
+        flow = flow.copy()
+        flow[silent] = arrow_ids(part, silent)
+    op, position = (part.column("ops", name).astype(np.uint64) for name in ("op", "aux"))
+    # Flags come last, and have no value.
+    return bits, flow, [op + np.uint64(texts), qpn, position]
 
 
 def completions(part: Partition, tracks: Tracks) -> Rows:

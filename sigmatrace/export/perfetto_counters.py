@@ -12,9 +12,10 @@ from sigmatrace.export import perfetto_packets as packets
 from sigmatrace.export.amounts import INITIATORS
 from sigmatrace.export.kernels.packets import COUNTER_BYTES, encode_counters
 from sigmatrace.export.kernels.wire import SLACK_BYTES
+from sigmatrace.export.perfetto_targets import silent_targets
 from sigmatrace.export.perfetto_tracks import Track, Tracks
 from sigmatrace.partition import Partition, Run
-from sigmatrace.trace_format import QUEUE_PAIR_LAYERS, MarkKind, Op, layer_text
+from sigmatrace.trace_format import MarkKind, Op, layer_text
 
 INGRESS = (Op.RECV, Op.GET)
 EGRESS = tuple(op for op in INITIATORS if op not in INGRESS)
@@ -92,16 +93,24 @@ def traffic_counters(run: Run, tracks: Tracks, uuid: int) -> Counters:
 def amounts_of(part: Partition, tracks: Tracks) -> np.ndarray:
     """Return what queue pairs carried in a partition, in bins of its own, as ``AMOUNT`` rows.
 
+    A one-sided operation counts at both ends, at the time of its post.
+
     Bins are as in the table ``timeline``: aligned to their width, a power of two that is at most
     the run's; so they can be joined to the run's later.
     """
     if tracks.qps.keys.size == 0:
         return np.empty(0, AMOUNT)
-    mine = np.flatnonzero(np.isin(part.column("ops", "layer"), QUEUE_PAIR_LAYERS))
-    qp = tracks.qps.channel[part.column("ops", "channel")[mine]]
-    direction = _direction(part.column("ops", "op")[mine])
-    use = (qp >= 0) & (direction >= 0)
-    mine, stream = mine[use], 2 * qp[use].astype(np.int64) + direction[use]
+    direction = _direction(part.column("ops", "op"))
+    own = tracks.qps.channel[part.column("ops", "channel")]
+    ends = (own, direction), (silent_targets(part, tracks), 1 - direction)
+    found = [np.flatnonzero((qp >= 0) & (way >= 0)) for qp, way in ends]
+    stream = np.concatenate(
+        [
+            2 * qp[rows].astype(np.int64) + way[rows]
+            for (qp, way), rows in zip(ends, found, strict=True)
+        ]
+    )
+    mine = np.concatenate(found)
     if mine.size == 0:
         return np.empty(0, AMOUNT)
     t_ns = part.column("ops", "t_ns")[mine]

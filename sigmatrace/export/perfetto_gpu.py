@@ -82,9 +82,16 @@ def doorbell_rows(part: Partition, tracks: Tracks) -> Rows:
     size = qp.size
     flags = row["flags"].astype(np.uint64)
     known = operations > 0
-    qpn = np.array([tracks.qps.qpn(n) for n in range(tracks.qps.keys.size)] or [0], np.uint64)
     shown = np.full(size, 0b1111, np.uint16) | known << 4 | known << 5 | (flags != 0) << 6
-    values = (qpn[qp], row["index"], row["slots"], row["delay_ns"], operations, size_bytes, flags)
+    values = (
+        tracks.qps.qpn[qp],
+        row["index"],
+        row["slots"],
+        row["delay_ns"],
+        operations,
+        size_bytes,
+        flags,
+    )
     return Rows(
         track=tracks.numbers(kind, gpu),
         begin_ns=row["t_ns"],

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from sigmatrace.lookup import find_objects, object_keys
 from sigmatrace.partition import Run
 from sigmatrace.schema import Columns
-from sigmatrace.trace_format import QUEUE_PAIR_LAYERS, Dir, Layer
+from sigmatrace.trace_format import QUEUE_PAIR_LAYERS, ChannelFlag, Dir, Layer
 
 QUEUE_PAIRS = ("ib_qp", "mlx5_qp")
 OBJECT_COLUMNS: Columns = {
@@ -21,19 +22,22 @@ OBJECT_COLUMNS: Columns = {
         "object": "u4",
         "layer": "u1",
         "type": "str",
+        "local": "str",
         "peer": "str",
         "life": "u4",
         "place": "str",
         "qpn": "u4",
+        "peer_place": "str",
+        "peer_qpn": "u4",
     },
-    "channels": {"proc": "i4", "object": "u4", "dir": "u1", "layer": "u1"},
-    "routes": {"src_proc": "i4", "dst_proc": "i4"},
+    "channels": {"proc": "i4", "object": "u4", "dir": "u1", "layer": "u1", "flags": "u1"},
+    "routes": {"src_proc": "i4", "dst_proc": "i4", "dst_name": "str"},
     "ports": {"proc": "i4", "object": "u4", "device": "str", "port": "u1", "place": "str"},
     "gids": {"proc": "i4", "port": "u4", "place": "str"},
     "gpus": {"proc": "i4", "object": "u4", "ordinal": "u4", "name": "str"},
     "gpu_queues": {"proc": "i4", "object": "u4", "gpu": "u4"},
 }
-"""Columns read here."""
+"""Columns read here, beside the processes' ``mode``."""
 
 _SEVERAL = -2
 
@@ -83,13 +87,75 @@ class QueuePairs:
         found: np.ndarray = self.run.column("endpoints", "layer")[self.rows] == Layer.MLX5DV
         return found
 
-    def qpn(self, row: int) -> int:
-        """Return the number of a queue pair on its NIC, 0 when it is not known."""
-        return int(self._cell("qpn", row))
+    @cached_property
+    def qpn(self) -> np.ndarray:
+        """u8[q], number of each on its NIC, 0 when it is not known."""
+        found: np.ndarray = self.run.column("endpoints", "qpn")[self.rows].astype(np.uint64)
+        return found
+
+    @cached_property
+    def has_requests(self) -> np.ndarray:
+        """bool[q], whether requests and completions were recorded, and not operations alone."""
+        modes = self.run.tables["processes"].column("mode").to_pylist()
+        found: np.ndarray = np.array([mode != "simple" for mode in modes], bool)[self.proc]
+        return found
+
+    @cached_property
+    def is_datagram(self) -> np.ndarray:
+        """bool[q], of type UD: without a peer, and channels that are told apart by the sender."""
+        tagged = self.run.column("channels", "flags") & ChannelFlag.HAS_TAG > 0
+        tagged &= (self.run.column("channels", "dir") == Dir.IN) & (self.channel >= 0)
+        found = np.zeros(self.keys.size, bool)
+        found[self.channel[tagged]] = True
+        found &= self.run.column("endpoints", "peer_qpn")[self.rows] == 0
+        return found
+
+    @cached_property
+    def is_blind(self) -> np.ndarray:
+        """bool[q], of GPUs, where no arrival is in the trace: none can be seen."""
+        found = self.is_gpu.copy()
+        arrivals = (self.run.column("channels", "dir") == Dir.IN) & (self.channel >= 0)
+        found[self.channel[arrivals]] = False
+        return found
+
+    @cached_property
+    def target(self) -> np.ndarray:
+        """i4[c], queue pair at the other end of each channel out, -1 = not known.
+
+        It is the one in the process that the channel leads to which has the same names, the other
+        way round, and as many connections of them before it; where the queue pair itself is not
+        connected, the one that has the name of the channel's destination.
+        """
+        keys = "proc", "layer", "local", "life", "place", "qpn", "peer_place", "peer_qpn"
+        table = self.run.tables["endpoints"].select(keys).take(self.rows)
+        procs, layers, names, lives, *ends = (table.column(key).to_pylist() for key in keys)
+        paths = list(zip(*ends, strict=True))
+        connected = _unique(zip(procs, paths, lives, layers, strict=True))
+        named = _unique(zip(procs, names, layers, strict=True))
+        proc, name = (self.run.column("routes", key) for key in ("dst_proc", "dst_name"))
+        found = np.full(self.channel.size, -1, np.int32)
+        out = (self.run.column("channels", "dir") == Dir.OUT) & (self.channel >= 0) & (proc >= 0)
+        for channel in np.flatnonzero(out).tolist():
+            qp, there = self.channel[channel], int(proc[channel])
+            place, qpn, peer_place, peer_qpn = paths[qp]
+            # Those of libibverbs without a peer are of type UD, which reads and writes nothing.
+            if not peer_qpn and layers[qp] == Layer.VERBS:
+                continue
+            reverse = peer_place, peer_qpn, place, qpn
+            for layer in (layers[qp], *QUEUE_PAIR_LAYERS):
+                if qpn and peer_qpn:
+                    at = connected.get((there, reverse, lives[qp], layer), -1)
+                else:
+                    at = named.get((there, name[channel], layer), -1)
+                if at >= 0:
+                    found[channel] = at
+                    break
+        return found
 
     def name(self, row: int) -> str:
         """Return ``QP 0x11 → rank 3``, with the peer's own name where its process is unknown."""
-        qpn, peer, life = (self._cell(key, row) for key in ("qpn", "peer", "life"))
+        peer, life = (self._cell(key, row) for key in ("peer", "life"))
+        qpn = int(self.qpn[row])
         name = f"QP 0x{qpn:x}" if qpn else f"QP of object {int(self.keys[row]) & 0xFFFFFFFF}"
         proc = int(self._peers[row])
         if proc >= 0:
@@ -115,6 +181,13 @@ class QueuePairs:
         np.minimum.at(low, self.channel[use], other[use])
         np.maximum.at(high, self.channel[use], other[use])
         return np.where((high >= 0) & (low != high), _SEVERAL, high)
+
+
+def _unique(keys: Iterable[tuple[Any, ...]]) -> dict[tuple[Any, ...], int]:
+    """Return the place of each key that stands there once."""
+    listed = list(keys)
+    counts = Counter(listed)
+    return {key: place for place, key in enumerate(listed) if counts[key] == 1}
 
 
 @dataclass(frozen=True)

@@ -34,13 +34,14 @@ class Track(IntEnum):
     QUEUE_PAIR = 5
     REQUESTS = 6
     ARRIVALS = 7
-    GPU = 8
-    KERNELS = 9
-    DATA = 10
-    CONTROL = 11
-    DOORBELLS = 12
-    NICS = 13
-    NIC = 14
+    BY_PEERS = 8
+    GPU = 9
+    KERNELS = 10
+    DATA = 11
+    CONTROL = 12
+    DOORBELLS = 13
+    NICS = 14
+    NIC = 15
 
 
 _PARENTS = {
@@ -51,6 +52,7 @@ _PARENTS = {
     Track.QUEUE_PAIR: Track.QUEUE_PAIRS,
     Track.REQUESTS: Track.QUEUE_PAIR,
     Track.ARRIVALS: Track.QUEUE_PAIR,
+    Track.BY_PEERS: Track.QUEUE_PAIR,
     Track.GPU: Track.PROCESS,
     Track.KERNELS: Track.GPU,
     Track.DATA: Track.GPU,
@@ -64,6 +66,7 @@ _NAMES = {
     Track.QUEUE_PAIRS: "QPs",
     Track.REQUESTS: "requests",
     Track.ARRIVALS: "arrivals",
+    Track.BY_PEERS: "by peers",
     Track.KERNELS: "kernels",
     Track.DATA: "doorbells: data",
     Track.CONTROL: "doorbells: control",
@@ -94,7 +97,7 @@ class Tracks:
         qps = QueuePairs.of(run)
         gpus = Gpus.of(run, qps)
         threads, processes = (run.tables[name].num_rows for name in ("threads", "processes"))
-        objects = [qps.keys.size] * 3 + [gpus.keys.size] * 5
+        objects = [qps.keys.size] * 4 + [gpus.keys.size] * 5
         sizes = (threads, threads, threads, processes, processes, *objects, 1)
         return cls(run, [1 + sum(sizes[:kind]) for kind in range(len(sizes) + 1)], qps, gpus)
 

@@ -20,7 +20,7 @@ from sigmatrace.export.verbs_names import (
     send_flags_text,
     status_text,
 )
-from sigmatrace.lookup import find_objects
+from sigmatrace.lookup import find_objects, object_keys
 from sigmatrace.partition import Partition
 from sigmatrace.schema import Columns
 from sigmatrace.trace_format import NO_POSITION, ONE_SIDED, WITH_IMM, Queue
@@ -61,6 +61,7 @@ VERBS_COLUMNS: Columns = {
 """Columns read here."""
 
 _WC_WITH_IMM, _WC_WITH_INV = 2, 8  # enum ibv_wc_flags
+_GRH_BYTES = 40
 _TEXTS = 256
 
 _POSTED = (
@@ -72,6 +73,8 @@ _COMPLETION = (
     *_POSTED,
     Argument("status", Kind.TEXT),
     Argument("imm", Kind.HEX),
+    Argument("raddr", Kind.HEX),
+    Argument("rkey", Kind.HEX),
     Argument("retires", Kind.U64),
     Argument("posted_before_ns", Kind.I64),
 )
@@ -86,16 +89,20 @@ _REQUEST = (
 
 
 def cqe_rows(part: Partition, tracks: Tracks) -> Rows:
-    """Return a partition's completions; those of a queue pair that is not known are left out."""
-    row = _table(part, "cqes", tracks)
+    """Return a partition's completions; those of a queue pair that is not known are left out.
+
+    The API defines size and immediate of a receive completion alone. A send completion shows size
+    and target of its request, where that is in the same partition.
+    """
+    row = _with_requests(_table(part, "cqes", tracks), part, tracks)
     is_send = row["queue"] == Queue.SEND
     timed = row["posted_tsc"] != 0
     waited = row["t_ns"] - row["posted_ns"]
     is_slice = is_send & timed & (waited > 0)
     known = row["position"] != NO_POSITION
     retires = row["position"] - row["first"] + np.uint32(1)
-    with_imm = (row["flags"] & (_WC_WITH_IMM | _WC_WITH_INV)) != 0
-    has_size = (row["size_bytes"] != 0) | (~is_send & (row["status"] == 0))
+    with_imm = ~is_send & ((row["flags"] & (_WC_WITH_IMM | _WC_WITH_INV)) != 0)
+    has_size = row["joined"] | (row["size_bytes"] != 0) | (~is_send & (row["status"] == 0))
     kinds = np.where(is_send, Track.QUEUE_PAIR, Track.ARRIVALS)
     return Rows(
         track=tracks.numbers(kinds, row["qp"]),
@@ -109,6 +116,8 @@ def cqe_rows(part: Partition, tracks: Tracks) -> Rows:
             known,
             row["status"] != 0,
             with_imm,
+            row["addressed"],
+            row["addressed"],
             is_send & known & (retires > 1),
             ~is_send & timed,
         ),
@@ -165,6 +174,40 @@ def _table(
     use = qp >= 0 if queue is None else (qp >= 0) & (columns["queue"] == queue)
     columns["qp"] = qp
     return columns if use.all() else {name: values[use] for name, values in columns.items()}
+
+
+def _with_requests(
+    row: Mapping[str, np.ndarray], part: Partition, tracks: Tracks
+) -> Mapping[str, np.ndarray]:
+    """Add what is known of the requests of send completions, and take off the GRH of datagrams.
+
+    Args:
+        row: Columns of completions.
+        part: Their partition.
+        tracks: Those of the run.
+
+    Returns:
+        The columns, ``size_bytes`` that of the message; ``joined``: whether the request is in this
+        partition; ``addressed``: whether it names ``raddr`` and ``rkey``.
+    """
+    posts = _table(part, "requests", tracks, queue=Queue.SEND)
+    keys = object_keys(posts["qp"], posts["position"])
+    order = np.argsort(keys, kind="stable")
+    post = find_objects(keys[order], row["qp"], row["position"])
+    joined = (post >= 0) & (row["queue"] == Queue.SEND) & (row["position"] != NO_POSITION)
+    post = order[post[joined]]
+    same = posts["wr_id"][post] == row["wr_id"][joined]
+    joined[joined] = same
+    post = post[same]
+    is_long = tracks.qps.is_datagram[row["qp"]] & (row["queue"] != Queue.SEND)
+    is_long &= row["size_bytes"] >= _GRH_BYTES
+    found = {"size_bytes": row["size_bytes"] - np.where(is_long, _GRH_BYTES, 0).astype(np.uint32)}
+    found |= {name: np.zeros(joined.size, posts[name].dtype) for name in ("raddr", "rkey")}
+    for name, values in found.items():
+        values[joined] = posts[name][post]
+    addressed = joined.copy()
+    addressed[joined] = np.isin(posts["opcode"][post], list(ONE_SIDED))
+    return {**row, **found, "joined": joined, "addressed": addressed}
 
 
 def _bits(*columns: np.ndarray) -> np.ndarray:

@@ -13,6 +13,8 @@ from sigmatrace import cli
 from sigmatrace.export.perfetto import OUTPUT
 from sigmatrace.testing.synthetic import Truth, generate
 from tests.perfetto_inputs import export
+from tests.perfetto_queries import SLICES
+from tests.perfetto_verbs_inputs import verbs_run
 
 
 class Synthetic(NamedTuple):
@@ -86,3 +88,28 @@ def load(tmp_path, trace_processor):
         return tp, exported
 
     return load
+
+
+@pytest.fixture
+def slices(load):
+    """Exports partitions of ``verbs_run`` and returns slices with arguments: of queue pairs."""
+
+    def slices(*parts, of=None, threads=False):
+        tp, exported = load(*parts, of=of or verbs_run())
+        rows = tp.query(SLICES)
+        rows = [row for row in rows if threads != ("QPs" in (row["path"] or ""))]
+        for row in rows:
+            found = tp.query(
+                "select key, int_value, string_value, value_type from args"
+                f" where arg_set_id = {row['arg_set_id'] or 0}"
+            )
+            row["args"] = {
+                one["key"].removeprefix("debug."): one["string_value"]
+                if one["value_type"] == "string"
+                else one["int_value"] & (2**64 - 1)
+                for one in found
+                if one["key"].startswith("debug.")
+            }
+        return rows, exported
+
+    return slices

@@ -93,9 +93,10 @@ def test_bandwidth_of_gpus_is_the_sum_of_their_queue_pairs(traced) -> None:
     sent = sum(post.size_bytes for post in truth.posts if post.op in (Op.SEND, Op.PUT))
     sent += sum(post.size_bytes for post in truth.posts if post.op == Op.ATOMIC_FETCH)
     got = sum(post.size_bytes for post in truth.posts if post.op == Op.GET)
+    # Each byte leaves one queue pair and arrives at another one; arrivals cannot be seen.
     for owner in ("QP", "GPU"):
-        assert total[owner, "egress"] == pytest.approx(sent)
-        assert total[owner, "ingress"] == pytest.approx(got)
+        assert total[owner, "egress"] == pytest.approx(sent + got)
+        assert total[owner, "ingress"] == pytest.approx(sent + got)
 
 
 def test_doorbells_without_operations_are_not_guessed_and_strangers_are_counted(load) -> None:
@@ -122,3 +123,28 @@ def test_doorbells_without_operations_are_not_guessed_and_strangers_are_counted(
     assert (counts["doorbell_records"], counts["doorbell_left_out"]) == (1, 1)
     assert (counts["kernel_records"], counts["kernel_left_out"]) == (1, 1)
     assert counts["wqe_left_out"] == 1
+
+
+@pytest.mark.parametrize("unconnected", [False, True])
+def test_what_kernels_post_leads_to_the_queue_pair_that_it_reaches(
+    tmp_path, trace_processor, unconnected
+) -> None:
+    truth = generate_gpu(tmp_path / "run", doorbells=10, unconnected=unconnected)
+    result = api.run(tmp_path / "run", ["perfetto"])
+    assert result.ledger["balanced"], [x for x in result.ledger["balance"] if not x["ok"]]
+    tp = trace_processor(result.out / "trace.pftrace")
+    rows = [row for row in tp.query(SLICES) if (row["path"] or "").endswith("/by peers")]
+    found = Counter((row["process"], row["path"].split("/")[1], row["name"]) for row in rows)
+
+    def there(post):
+        """Queue pairs are numbered from 0x10a, in the order of the other ranks."""
+        others = [rank for rank in range(3) if rank != post.dst]
+        qpn = 0x10A if unconnected else 0x10A + others.index(post.src)
+        return f"QP {qpn:#x} → {'several' if unconnected else f'rank {post.src}'}"
+
+    assert found == Counter(
+        (f"rank {post.dst} (node0)", there(post), f"{post.op.name.lower()} by rank {post.src}")
+        for post in truth.posts
+        if post.op not in (Op.NOP, Op.BIND, Op.INVALIDATE)
+    )
+    assert tp.value("select count(*) from flow") == len(rows) > 0

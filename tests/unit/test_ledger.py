@@ -142,26 +142,29 @@ def of_perfetto(counts):
 
 def perfetto(**changed):
     return {
-        "slices": 8, "instants": 14, "op_records": 10, "completion_records": 6, "flows": 3,
+        "slices": 8, "instants": 18, "op_records": 10, "completion_records": 6, "flows": 4,
         "flows_backwards": 1, "mark_records": 17, "regions_closed": 3, "regions_open": 2,
         "regions_stray_ends": 1, "mark_instants": 1, "mark_counters": 4, "mark_unknown": 3,
         "traffic_counters": 9, "object_counters": 0, "counters": 13, "request_records": 0,
-        "cqe_records": 0, "doorbell_records": 0, "kernel_records": 0, **changed,
+        "cqe_records": 0, "doorbell_records": 0, "kernel_records": 0, "qp_operations": 3,
+        "one_sided_arrivals": 1, **changed,
     }  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("changed", "text", "left", "right"),
     [
-        ({"slices": 7}, "slices + instants", 21, 22),
-        ({"cqe_records": 2}, "slices + instants", 22, 24),
+        ({"slices": 7}, "slices + instants", 25, 26),
+        ({"cqe_records": 2}, "slices + instants", 26, 28),
         ({"request_records": 2}, "request records = request records", 2, 0),
-        ({"kernel_records": 1}, "slices + instants", 22, 23),
-        ({"regions_open": 1}, "slices + instants", 22, 21),
+        ({"kernel_records": 1}, "slices + instants", 26, 27),
+        ({"regions_open": 1}, "slices + instants", 26, 25),
         ({"mark_unknown": 2}, "marks = 2 closed", 17, 16),
         ({"counters": 12}, "counters = ", 12, 13),
         ({"object_counters": 5}, "counters = ", 13, 18),
-        ({"flows": 4}, "matched = flows", 4, 5),
+        ({"qp_operations": 5}, "slices + instants", 26, 28),
+        ({"one_sided_arrivals": 2}, "matched + one-sided arrivals = flows", 6, 5),
+        ({"flows": 5}, "matched + one-sided arrivals = flows", 5, 6),
     ],
 )
 def test_what_perfetto_does_not_show_is_found(changed, text, left, right):

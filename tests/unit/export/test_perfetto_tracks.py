@@ -42,6 +42,7 @@ def test_all_tracks_of_a_run_with_queue_pairs():
         *pairs,
         *((*pair, "requests") for pair in pairs),
         *((*pair, "arrivals") for pair in pairs),
+        *((*pair, "by peers") for pair in pairs),
         ("NICs",),
         ("NICs", "aa (a)"),
         ("NICs", "aa (b)"),
