@@ -12,7 +12,6 @@ import numpy as np
 from numba import types
 
 from sigmatrace.kernel import I4R, U1R, U1W, U4R, U4W, U8R, U8W, kernel, tuple_of
-from sigmatrace.trace_format import Op
 
 _SEGMENT = 16
 _SLOT = 64
@@ -23,25 +22,28 @@ _FULL_VECTOR_BYTES = 48
 _EXTENDED_4_BYTES = 0x08
 _MASKED_CS = 0x14
 
+# Op of trace_format: kernels import numpy and numba alone; a test compares.
+_SEND, _PUT, _GET, _ATOMIC_FETCH, _PUT_DATA, _BIND, _INVALIDATE, _NOP = 1, 3, 4, 6, 10, 11, 12, 13
+
 _TRAVELS, _REMOTE, _ATOMIC, _WORD = 1, 2, 4, 8
-_OPS = np.full(256, Op.NOP, np.uint8)
+_OPS = np.full(256, _NOP, np.uint8)
 """``(256,)`` u1, ``Op`` by opcode."""
 _PARTS = np.zeros(256, np.uint8)
 """``(256,)`` u1, what follows the control segment, by opcode."""
 for _opcode, _op, _parts in (
-    (0x01, Op.SEND, _TRAVELS | _WORD),
-    (0x08, Op.PUT, _TRAVELS | _REMOTE),
-    (0x09, Op.PUT_DATA, _TRAVELS | _REMOTE | _WORD),
-    (0x0A, Op.SEND, _TRAVELS),
-    (0x0B, Op.SEND, _TRAVELS | _WORD),
-    (0x10, Op.GET, _TRAVELS | _REMOTE),
-    (0x11, Op.ATOMIC_FETCH, _TRAVELS | _REMOTE | _ATOMIC),
-    (0x12, Op.ATOMIC_FETCH, _TRAVELS | _REMOTE | _ATOMIC),
-    (0x14, Op.ATOMIC_FETCH, _TRAVELS | _REMOTE | _ATOMIC),
-    (0x15, Op.ATOMIC_FETCH, _TRAVELS | _REMOTE | _ATOMIC),
-    (0x19, Op.BIND, 0),
-    (0x1B, Op.INVALIDATE, _WORD),
-    (0x25, Op.BIND, 0),
+    (0x01, _SEND, _TRAVELS | _WORD),
+    (0x08, _PUT, _TRAVELS | _REMOTE),
+    (0x09, _PUT_DATA, _TRAVELS | _REMOTE | _WORD),
+    (0x0A, _SEND, _TRAVELS),
+    (0x0B, _SEND, _TRAVELS | _WORD),
+    (0x10, _GET, _TRAVELS | _REMOTE),
+    (0x11, _ATOMIC_FETCH, _TRAVELS | _REMOTE | _ATOMIC),
+    (0x12, _ATOMIC_FETCH, _TRAVELS | _REMOTE | _ATOMIC),
+    (0x14, _ATOMIC_FETCH, _TRAVELS | _REMOTE | _ATOMIC),
+    (0x15, _ATOMIC_FETCH, _TRAVELS | _REMOTE | _ATOMIC),
+    (0x19, _BIND, 0),
+    (0x1B, _INVALIDATE, _WORD),
+    (0x25, _BIND, 0),
 ):
     _OPS[_opcode], _PARTS[_opcode] = _op, _parts
 

@@ -65,6 +65,15 @@ static void describe_new(struct pair *pair, const struct st_uar *uar, const stru
     describe(pair, uar, qp, told);
 }
 
+/* Such a register may be many queue pairs': the records tell what was overwritten before it was
+ * seen. They are read by the kernel, which says no once libmlx5 has freed them. */
+static void follow(const struct pair *pair, const struct mlx5dv_qp *told)
+{
+    uint64_t dbrec = told->dbrec ? (uintptr_t)&told->dbrec[MLX5_SND_DBR] : 0;
+    st_gpu_qp_add(&(struct st_gpu_qp_new){
+        .qpn = pair->qpn, .object = pair->object, .shadow = pair->shadow, .dbrec = dbrec});
+}
+
 /* Asked once more, or another queue pair to which the number was given again. */
 static void look_again(struct pair *pair, const struct st_uar *uar, const struct ibv_qp *qp,
                        const struct mlx5dv_qp *told)
@@ -74,8 +83,9 @@ static void look_again(struct pair *pair, const struct st_uar *uar, const struct
     if (pair->handle == qp)
         return;
     describe_new(pair, uar, qp, told);
-    st_gpu_qp_restart(pair->shadow, pair->qpn, pair->object, &totals);
+    st_gpu_qp_remove(pair->shadow, pair->qpn, &totals);
     st_object_closed("mlx5_qp", former);
+    follow(pair, told);
 }
 
 static void met(const struct st_uar *uar, const struct ibv_qp *qp, const struct mlx5dv_qp *told)
@@ -91,8 +101,7 @@ static void met(const struct st_uar *uar, const struct ibv_qp *qp, const struct 
     pair->qpn = qp->qp_num;
     pair->shadow = uar->shadow;
     describe_new(pair, uar, qp, told);
-    st_gpu_qp_add(&(struct st_gpu_qp_new){
-        .qpn = pair->qpn, .object = pair->object, .shadow = pair->shadow});
+    follow(pair, told);
     st_slot_set(&pair->slot, ST_SLOT_READY);
 }
 

@@ -106,14 +106,19 @@ static struct st_pair *named(const void *shadow, uint32_t qpn)
     return NULL;
 }
 
-/* The copier did not come to its end in time. The host's memory may be unmapped next: it must not
- * be within a copy. (It is not within one for long; a copy from a GPU fails of itself.) Nor within
- * the recording of what is told next. */
+/* The copier did not come to its end in time. Totals are told next: they should not miss what it is
+ * recording just now; but the program waits no longer than for the copy. */
 static void abandon(struct st_pair *pair)
 {
+    uint64_t until = st_now() + COPIED_MS * 1000 * st_tsc_per_us;
     st_pair_hide(pair);
-    while (__atomic_load_n(&pair->reading, __ATOMIC_SEQ_CST) && st_repeater_here())
+    while (__atomic_load_n(&pair->reading, __ATOMIC_SEQ_CST) && st_repeater_here()) {
+        if (st_now() > until) {
+            st_lost("gpu: queue pair whose totals may not count its last slots", 1);
+            return;
+        }
         st_nap(20);
+    }
 }
 
 /* Of a shared register: a last doorbell may have been overwritten; the record tells. The sweeper
