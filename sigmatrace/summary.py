@@ -79,9 +79,13 @@ def _absent(run: Run) -> Iterator[str]:
 def _pairs(book: Mapping[str, Any]) -> Iterator[str]:
     """Say what the exchange ``messages`` found that cannot be: it has no lines of its own."""
     found = book["stages"].get("messages", {})
-    if found.get("sizes_differ"):
-        which = f"{count_text(found['sizes_differ'])} of {counted(found['messages'], 'message')}"
-        yield f"pairs      {which} of another size at the other end"
+    for key, what in (
+        ("sizes_differ", "of another size at the other end"),
+        ("received_before_sent", "received before they were sent: clocks disagree"),
+    ):
+        if found.get(key):
+            which = f"{count_text(found[key])} of {counted(found['messages'], 'message')}"
+            yield f"pairs      {which} {what}"
 
 
 def _losses(book: Mapping[str, Any]) -> Iterator[str]:

@@ -83,6 +83,8 @@ def test_violations_of_causality_are_counted(two_hosts):
     hosts = two_hosts.result.tables["processes"].column("host").to_pylist()
     pair = f"{hosts.index('node0')} to {hosts.index('node1')}"
     assert told["violations_by_pair"] == {pair: MESSAGES}
+    line = "pairs      500 of 1 000 messages received before they were sent: clocks disagree"
+    assert line in two_hosts.result.text().splitlines()
 
 
 def test_clock_pairs_of_each_host_fit(two_hosts):
