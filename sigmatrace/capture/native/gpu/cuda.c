@@ -14,6 +14,7 @@
 #define GPUS 64u
 #define DMABUFS 4096u
 #define UUID_BYTES 16u
+#define LOAD_ROUNDS 10000
 
 static uint32_t seen;
 static struct st_driver driver;
@@ -48,8 +49,9 @@ const struct st_driver *st_driver(void)
         __atomic_store_n(&driver_state, load() ? 2 : 3, __ATOMIC_RELEASE);
         errno = saved;
     }
-    while (__atomic_load_n(&driver_state, __ATOMIC_ACQUIRE) == 1)
-        sched_yield(); /* another thread looks its functions up just now */
+    /* Another thread looks its functions up just now; or did, in the process that forked this one. */
+    for (int i = 0; i < LOAD_ROUNDS && __atomic_load_n(&driver_state, __ATOMIC_ACQUIRE) == 1; i++)
+        sched_yield();
     return __atomic_load_n(&driver_state, __ATOMIC_ACQUIRE) == 2 ? &driver : NULL;
 }
 
