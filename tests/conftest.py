@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from native_run import build, installed_lib
 
 from tests import trace_processor as wasm
 
@@ -15,3 +16,9 @@ def trace_processor() -> Callable[[Path], wasm.TraceProcessor]:
     """Loads a trace into the real trace_processor; compiled once."""
     module = wasm.compiled()
     return lambda trace: wasm.TraceProcessor(trace, module)
+
+
+@pytest.fixture(scope="session")
+def native_lib(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of libsigmatrace_core.so: the installed one, or a fresh build."""
+    return installed_lib() or build(tmp_path_factory.mktemp("native"))

@@ -8,13 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from native_run import Result, build, compile_with_core, environment, installed_lib
-
-
-@pytest.fixture(scope="session")
-def native_lib(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of libsigmatrace_core.so: the installed one, or a fresh build."""
-    return installed_lib() or build(tmp_path_factory.mktemp("native"))
+from native_run import Result, compile_with_core, environment
 
 
 @pytest.fixture(scope="session")

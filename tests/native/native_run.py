@@ -24,6 +24,30 @@ def build(folder: Path) -> Path:
     return folder
 
 
+def has_header(name: str) -> bool:
+    """Whether the C compiler finds a header, wherever the machine keeps it."""
+    command = [os.environ.get("CC", "cc"), "-E", "-include", name, "-x", "c", os.devnull]
+    try:
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+_BUILT_WITH = {"verbs": "infiniband/verbs.h", "gpu": "infiniband/mlx5dv.h"}
+
+
+def shim_in(folder: Path, layer: str) -> Path:
+    """libsigmatrace_LAYER.so beside the core; where its header is, it must be there."""
+    header = _BUILT_WITH[layer]
+    if not has_header(header):
+        pytest.skip(f"the layer {layer} needs {header}: Debian package libibverbs-dev brings it")
+    if (folder / "build.ninja").exists():
+        subprocess.run(["ninja", "-C", folder, f"sigmatrace_{layer}"], check=True)
+    path = folder / f"libsigmatrace_{layer}.so"
+    assert path.exists(), f"{path} is missing, though {header} is there: build it again"
+    return path
+
+
 def installed_lib() -> Path | None:
     """Folder of libsigmatrace_core.so, where there is one already."""
     wanted = os.environ.get("SIGMATRACE_LIB_DIR")

@@ -16,8 +16,5 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=["debian", "wheel"])
 def version(request: pytest.FixtureRequest) -> Ucx:
-    """Each version of UCX that is installed."""
-    found = ucx(request.param)
-    if not found:
-        pytest.skip(f"UCX of {request.param} is not installed")
-    return found
+    """Each version of UCX: the distribution's, and the wheel's."""
+    return ucx(request.param)

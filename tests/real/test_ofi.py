@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import shutil
 import subprocess
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from ofi_run import (
     bundled_libfabric,
     compiled,
     environment,
+    needs_ofi,
     read_all,
     run_pair,
     run_pingpong,
@@ -28,7 +28,7 @@ from sigmatrace.schema import Fate
 
 pytestmark = [
     pytest.mark.real,
-    pytest.mark.skipif(not shutil.which("fi_pingpong"), reason="libfabric-bin is not installed"),
+    needs_ofi,
 ]
 
 SEND, RECV, PUT, GET, ATOMIC, FETCH = range(1, 7)
@@ -193,8 +193,6 @@ def test_pair_with_a_queue_that_tells_all(entry: str, mode: str, tmp_path: Path)
 @pytest.mark.parametrize("entry", ["hook", "preload"])
 def test_pair_with_the_newer_libfabric(entry: str, tmp_path: Path) -> None:
     folder = bundled_libfabric()
-    if not folder:
-        pytest.skip("the MPICH wheel, whose libfabric this uses, is not installed")
     env = environment(entry, tmp_path / "run", "full") | {"LD_LIBRARY_PATH": str(folder)}
     pair = run_pair(tmp_path, env, "tcp", "tagged")
     expect_pair(pair, "full", "symbol" if entry == "preload" else "hook")
@@ -384,10 +382,7 @@ def test_an_error_of_an_event_queue_arrives_as_before(
     entry: str, libfabric: str, tmp_path: Path
 ) -> None:
     """The library reads it with its own event queue's `read`, without a place for the event."""
-    folder = bundled_libfabric()
-    if libfabric == "bundled" and not folder:
-        pytest.skip("no second libfabric is installed")
-    more = {"LD_LIBRARY_PATH": str(folder)} if libfabric == "bundled" else {}
+    more = {"LD_LIBRARY_PATH": str(bundled_libfabric())} if libfabric == "bundled" else {}
     program = [compiled("ofi_refused"), "tcp"]
     env = environment(entry, tmp_path / "run", "full") | more
     done = subprocess.run(program, env=env, capture_output=True, text=True, timeout=30, check=False)

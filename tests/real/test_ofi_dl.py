@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from ofi_run import HERE, bundled_libfabric, environment, read_all
+from ofi_run import HERE, bundled_libfabric, environment, needs_ofi, read_all
 
 pytestmark = [
     pytest.mark.real,
-    pytest.mark.skipif(not shutil.which("fi_pingpong"), reason="libfabric-bin is not installed"),
+    needs_ofi,
 ]
 SIZES = [*range(1, 13), *range(50, 54), *range(70, 74)]  # of what ofi_self sends
 
@@ -34,10 +33,7 @@ def test_every_message_is_recorded(
 ) -> None:
     library = "libfabric.so.1"
     if libfabric == "bundled":
-        folder = bundled_libfabric()
-        if not folder:
-            pytest.skip("the MPICH wheel, whose libfabric this uses, is not installed")
-        library = str(folder / library)
+        library = str(bundled_libfabric() / library)
     done = subprocess.run(
         [program, scope, look_up, library, "tcp;ofi_rxm"],
         env=environment("hook", tmp_path, "full"),

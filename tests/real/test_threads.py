@@ -7,7 +7,6 @@ as many of its own (`two`) or only drives progress and reads completions (`one`)
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -54,7 +53,7 @@ def test_ucx_worker(
     assert marked(ops) == wanted(company)
 
 
-@pytest.mark.skipif(not shutil.which("fi_pingpong"), reason="libfabric-bin is not installed")
+@ofi_run.needs_ofi
 @pytest.mark.parametrize("entry", ["hook", "preload"])
 @pytest.mark.parametrize("company", ["one", "two"])
 def test_ofi_endpoint(company: str, entry: str, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from native_run import NATIVE, environment
+from native_run import NATIVE, environment, has_header
 from plain_reader import Rank, read_all
 
 from tests.listening import free_port, wait_listening
@@ -24,8 +24,8 @@ UNKNOWN = 2**64 - 1
 UCP, UCT = 2, 3
 
 needs_ucx = pytest.mark.skipif(
-    not Path("/usr/include/ucp/api/ucp.h").exists() or not shutil.which("ninja"),
-    reason="no UCX headers, or no ninja",
+    not has_header("ucp/api/ucp.h") or not shutil.which("ucx_perftest"),
+    reason="UCX is not installed: Debian packages libucx-dev and ucx-utils",
 )
 
 
@@ -44,10 +44,11 @@ def compiled(name: str, folder: Path, *options: str) -> Path:
     return folder / name
 
 
-def wheel() -> Path | None:
-    """Folder of the libucx wheel."""
+def wheel() -> Path:
+    """Folder of the libucx wheel, one of the test packages."""
     found = find_spec("libucx")
-    return Path(found.origin).parent if found and found.origin else None
+    assert found and found.origin
+    return Path(found.origin).parent
 
 
 @dataclass(frozen=True)
@@ -64,13 +65,12 @@ class Ucx:
         return self.name == "debian"
 
 
-def ucx(name: str) -> Ucx | None:
-    """The version of that name, where it is installed."""
+def ucx(name: str) -> Ucx:
+    """The version of that name."""
     if name == "debian":
-        found = shutil.which("ucx_perftest")
-        return Ucx(name, found, "") if found else None
+        return Ucx(name, "ucx_perftest", "")
     folder = wheel()
-    return Ucx(name, str(folder / "bin" / "ucx_perftest"), str(folder / "lib")) if folder else None
+    return Ucx(name, str(folder / "bin" / "ucx_perftest"), str(folder / "lib"))
 
 
 @dataclass

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from native_run import Result, compile_c, environment
+from native_run import Result, compile_c, environment, shim_in
 
 HERE = Path(__file__).parent
 
@@ -17,12 +17,7 @@ HERE = Path(__file__).parent
 @pytest.fixture(scope="session")
 def gpu_shim(native_lib: Path) -> Path:
     """libsigmatrace_gpu.so, from where the core is."""
-    shim = native_lib / "libsigmatrace_gpu.so"
-    if (native_lib / "build.ninja").exists():
-        subprocess.run(["ninja", "-C", native_lib, "sigmatrace_gpu"], check=True)
-    if not shim.exists():
-        pytest.skip("the layers of the GPU are not built: libibverbs-dev brings their header")
-    return shim
+    return shim_in(native_lib, "gpu")
 
 
 def _programs(folder: Path, versions: bool) -> Path:
@@ -80,9 +75,7 @@ def hooks(
         **env: str,
     ) -> HookResult:
         folder = versioned if nodes else plain
-        preload = [gpu_shim.with_name(f"libsigmatrace_{shim}.so") for shim in shims]
-        if not all(path.exists() for path in preload):
-            pytest.skip("the other layer is not built")
+        preload = [shim_in(gpu_shim.parent, shim) for shim in shims]
         program = folder / ("linked" if how == "link" else "opener")
         out = tmp_path / "run"
         more = {"SIGMATRACE_MODE": "full", "SIGMATRACE_LAYERS": "gpu", "SIGMATRACE_CUPTI": "off"}

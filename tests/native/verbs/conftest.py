@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from native_run import Result, compile_c, environment
+from native_run import Result, compile_c, environment, shim_in
 
 HERE = Path(__file__).parent
 FAKE = ("engine", "extended", "memory", "shared")
@@ -17,12 +17,7 @@ PROGRAMS = ("traffic", "extended", "objects", "races", "refusals", "reuse", "xrc
 @pytest.fixture(scope="session")
 def verbs_shim(native_lib: Path) -> Path:
     """libsigmatrace_verbs.so, from where the core is."""
-    shim = native_lib / "libsigmatrace_verbs.so"
-    if (native_lib / "build.ninja").exists():
-        subprocess.run(["ninja", "-C", native_lib, "sigmatrace_verbs"], check=True)
-    if not shim.exists():
-        pytest.skip("the verbs layer is not built: Debian package libibverbs-dev brings its header")
-    return shim
+    return shim_in(native_lib, "verbs")
 
 
 @pytest.fixture(scope="session")

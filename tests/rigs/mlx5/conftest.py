@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
+from native_run import has_header, shim_in
 
 from tests.rigs.mlx5.build import build
 from tests.rigs.mlx5.emulated import Emulated
@@ -14,6 +14,12 @@ from tests.rigs.mlx5.emulated import Emulated
 @pytest.fixture(scope="session")
 def emulated(tmp_path_factory: pytest.TempPathFactory) -> Emulated:
     """The emulated NIC with the stand-in for a GPU."""
-    if not Path("/usr/include/infiniband/mlx5dv.h").exists() or not shutil.which("cc"):
-        pytest.skip("no headers of libibverbs, or no C compiler")
+    if not has_header("infiniband/mlx5dv.h"):
+        pytest.skip("no infiniband/mlx5dv.h: Debian package libibverbs-dev brings it")
     return Emulated(build(tmp_path_factory.mktemp("mlx5")))
+
+
+@pytest.fixture(scope="session")
+def shim(native_lib: Path) -> Path:
+    """The library that is preloaded."""
+    return shim_in(native_lib, "gpu")

@@ -13,9 +13,7 @@ from sigmatrace import api
 from tests.rigs.mlx5.bfs import FAR, Graph, found_by, rmat
 from tests.rigs.mlx5.bfs_levels import COUNTED, EXCHANGED, TAIL, Levels, documented_sql, opened
 from tests.rigs.mlx5.emulated import Emulated, Node
-from tests.rigs.mlx5.test_traced import Traced, judge, shim
-
-__all__ = ["shim"]
+from tests.rigs.mlx5.test_traced import Traced, judge
 
 CLOCK_ERROR_NS = 10_000
 CASES = {

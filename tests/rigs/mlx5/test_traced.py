@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from native_run import installed_lib
 from plain_reader import Rank, read_all
 
 from tests.rigs.mlx5.emulated import Emulated, Node, Wqe
@@ -19,15 +18,6 @@ ROOMY = "slots=4096"  # no slot is used twice, so none can be lost
 OPERATION, REQUEST, DOORBELL, SLOT = 1, 7, 9, 10
 FIRST, INVALID = 1, 3
 DUMP = 0x23
-
-
-@pytest.fixture(scope="session")
-def shim() -> Path:
-    """The library that is preloaded."""
-    folder = installed_lib()
-    if folder is None or not (folder / "libsigmatrace_gpu.so").exists():
-        pytest.skip("no libsigmatrace_gpu.so: it is built where the headers of libmlx5 are")
-    return folder / "libsigmatrace_gpu.so"
 
 
 @dataclass(frozen=True)

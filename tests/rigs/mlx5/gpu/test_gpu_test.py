@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from native_run import installed_lib
 
 from tests.native import plain_reader
 from tests.rigs.mlx5.emulated import Emulated
@@ -21,18 +20,15 @@ INLINE = ("mix=inline", "ops=40", "qps=2", "blocks=2", "window=1", "slots=256")
 
 
 @pytest.fixture
-def library() -> Path:
+def library(shim: Path) -> Path:
     """Folder of the tracer's libraries."""
-    folder: Path | None = installed_lib()
-    if folder is None or not (folder / "libsigmatrace_gpu.so").exists():
-        pytest.skip("no libsigmatrace_gpu.so: it is built where the headers of libmlx5 are")
-    return folder
+    return shim.parent
 
 
 @pytest.fixture
-def traced(emulated: Emulated, library: Path, tmp_path: Path) -> Iterator[Traced]:
+def traced(emulated: Emulated, shim: Path, tmp_path: Path) -> Iterator[Traced]:
     """A run of which everything is right."""
-    runner = Runner(emulated, library / "libsigmatrace_gpu.so", tmp_path)
+    runner = Runner(emulated, shim, tmp_path)
     with runner.traced(*INLINE) as (found,):
         judge.slot_by_slot(found)
         judge.counts(found)
