@@ -266,6 +266,24 @@ ST_API st_dlvsym_function st_real_dlvsym(void);
 ST_API void *st_dlsym(void *handle, const char *name);
 ST_API void *st_dlvsym(void *handle, const char *name, const char *version);
 
+/* --- copies of a library ----------------------------------------------------------------------- */
+
+/* A function by a handle; without `version` the default one. Definitions of a shim are none. */
+ST_API void *st_copy_symbol(void *handle, const char *name, const char *version);
+/* The function that the code at this return address would get by this name: in its own scope, else
+ * from `file` where that is loaded, else wherever it is; NULL: there is none. errno is kept. */
+ST_API void *st_copy_look_up(const void *caller, const char *file, const char *name,
+                             const char *version);
+/* How what a shim knows of one copy begins. It is made once and stays. */
+struct st_copy {
+    struct st_copy *next;
+    const void *probe; /* a function that each copy has, by whose address it is known */
+};
+typedef void (*st_copy_fill)(struct st_copy *copy, void *handle);
+/* The copy with this probe, of `size` bytes, which `fill` completes before it is in the list. */
+ST_API struct st_copy *st_copy_of(struct st_copy **copies, void *probe, size_t size,
+                                  st_copy_fill fill);
+
 /* What dlsym and dlvsym shall answer in the place of a library's own function. */
 struct st_interposed {
     const char *name;

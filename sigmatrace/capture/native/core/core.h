@@ -35,6 +35,10 @@ ST_HIDDEN void *st_map(size_t size);
 ST_HIDDEN void st_unmap(void *p, size_t size);
 ST_HIDDEN void *st_alloc(size_t size);
 
+/* --- symbol.c: NULL when the address lies in one of SigmaTrace's own libraries ------------ */
+
+ST_HIDDEN void *st_foreign(void *address);
+
 /* --- process.c ------------------------------------------------------------------------------ */
 
 /* One private page that the kernel wipes in a forked child (also by a raw clone): the hot path

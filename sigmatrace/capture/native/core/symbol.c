@@ -128,8 +128,7 @@ void *st_dlvsym(void *handle, const char *name, const char *version)
     return found;
 }
 
-/* NULL when the address lies in one of SigmaTrace's own libraries. */
-static void *foreign(void *address)
+void *st_foreign(void *address)
 {
     Dl_info info;
     bool ours = address && dladdr(address, &info) && is_object(info.dli_fname, "libsigmatrace");
@@ -150,7 +149,7 @@ static void *walk_objects(st_dlsym_function look, const char *name)
         void *handle = dlopen(map->l_name, RTLD_LAZY | RTLD_NOLOAD);
         if (!handle)
             continue;
-        found = foreign(look(handle, name));
+        found = st_foreign(look(handle, name));
         dlclose(handle);
     }
     dlclose(self);
@@ -165,7 +164,7 @@ static void *in_scope_of(st_dlsym_function look, const char *name, const void *r
     void *handle = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
     if (!handle)
         return NULL;
-    void *found = foreign(look(handle, name));
+    void *found = st_foreign(look(handle, name));
     dlclose(handle);
     return found;
 }
@@ -173,7 +172,7 @@ static void *in_scope_of(st_dlsym_function look, const char *name, const void *r
 static void *in_scopes(const char *name, const void *return_address)
 {
     st_dlsym_function look = st_real_dlsym();
-    void *found = strcmp(name, "dlsym") ? foreign(look(RTLD_NEXT, name)) : (void *)look;
+    void *found = strcmp(name, "dlsym") ? st_foreign(look(RTLD_NEXT, name)) : (void *)look;
     return found ? found : in_scope_of(look, name, return_address);
 }
 

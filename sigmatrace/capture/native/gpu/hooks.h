@@ -31,7 +31,7 @@
 int mlx5dv_devx_uar_export_dmabuf_fd(struct mlx5dv_devx_uar *uar);
 
 struct st_mlx5_library {
-    struct st_mlx5_library *next;
+    struct st_copy copy;
     __typeof__(mlx5dv_init_obj) *init_obj_1_0;
 #define ST_MEMBER(name, version) __typeof__(name) *name;
     ST_MLX5_WRAPPED(ST_MEMBER)

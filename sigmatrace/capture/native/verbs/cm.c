@@ -32,7 +32,7 @@ static void describe(struct rdma_cm_id *id, const struct st_verbs_qp *qp)
 ST_API int rdma_create_qp_ex(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *attr)
 {
     int before = errno;
-    create_function real = (create_function)st_verbs_look_up(ST_CALLER, "librdmacm.so.1",
+    create_function real = (create_function)st_copy_look_up(ST_CALLER, "librdmacm.so.1",
                                                              "rdma_create_qp_ex", "RDMACM_1.0");
     errno = before;
     if (!real) {

@@ -1,12 +1,8 @@
-/* Start of the layer, and which copy of libibverbs a call belongs to.
- *
- * What a library links against decides, so the caller's own scope is searched first: plugins
- * bring libibverbs RTLD_LOCAL. Look-ups name the version node, as the default of a name may be
- * another one some day. */
+/* Start of the layer, and which copy of libibverbs a call belongs to. Look-ups name the version
+ * node, as the default of a name may be another one some day. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
-#include <sys/mman.h>
 
 #include "interpose.h"
 #include "verbs.h"
@@ -17,7 +13,7 @@ uint8_t st_verbs_calls[ST_CALLS];
 __thread uint32_t st_verbs_inside;
 __thread char st_verbs_self;
 
-static struct st_verbs_library *libraries;
+static struct st_copy *libraries;
 
 static const struct st_interposed wrappers[] = {
 #define ST_ROW(name, version) {#name, version, name},
@@ -51,79 +47,20 @@ __attribute__((constructor)) static void start(void)
     st_on_child(forked);
 }
 
-static bool is_own(const void *symbol)
+static void fill(struct st_copy *copy, void *handle)
 {
-    Dl_info ours, its;
-    return dladdr(&libraries, &ours) && dladdr(symbol, &its) && ours.dli_fbase == its.dli_fbase;
-}
-
-/* Seen from the loaded file `scope`, when it is not the wrapper. */
-static void *seen_from(const char *scope, const char *name, const char *version)
-{
-    void *handle = dlopen(scope, RTLD_LAZY | RTLD_NOLOAD);
-    void *found = handle ? st_dlvsym(handle, name, version) : NULL;
-    if (handle)
-        dlclose(handle);
-    return found && !is_own(found) ? found : NULL;
-}
-
-void *st_verbs_look_up(const void *caller, const char *file, const char *name,
-                       const char *version)
-{
-    Dl_info info;
-    void *found = NULL;
-    if (caller && dladdr(caller, &info) && info.dli_fname)
-        found = seen_from(info.dli_fname, name, version);
-    if (!found)
-        found = seen_from(file, name, version);
-    return found ? found : st_next_symbol(name, caller);
-}
-
-static struct st_verbs_library *known(void *open)
-{
-    struct st_verbs_library *l = __atomic_load_n(&libraries, __ATOMIC_ACQUIRE);
-    while (l && (void *)l->ibv_open_device != open)
-        l = l->next;
-    return l;
-}
-
-static struct st_verbs_library *load(void *open)
-{
-    Dl_info info;
-    if (!dladdr(open, &info))
-        return NULL;
-    /* Never closed: states keep pointers into it. */
-    void *handle = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
-    void *p = mmap(NULL, sizeof(struct st_verbs_library), PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (!handle || p == MAP_FAILED)
-        return NULL;
-    struct st_verbs_library *library = p;
+    struct st_verbs_library *library = (void *)copy;
 #define ST_LOAD(name, version)                                                                     \
-    library->name = (__typeof__(library->name))st_dlvsym(handle, #name, version);
+    library->name = (__typeof__(library->name))st_copy_symbol(handle, #name, version);
     ST_VERBS_WRAPPED(ST_LOAD)
     ST_VERBS_CALLED(ST_LOAD)
 #undef ST_LOAD
-    return library;
 }
 
 static struct st_verbs_library *resolve(const void *caller)
 {
-    void *open = st_verbs_look_up(caller, "libibverbs.so.1", "ibv_open_device", "IBVERBS_1.1");
-    struct st_verbs_library *library = open ? known(open) : NULL;
-    if (library || !open || !(library = load(open)))
-        return library;
-    struct st_verbs_library *first = __atomic_load_n(&libraries, __ATOMIC_ACQUIRE);
-    do {
-        struct st_verbs_library *other = known(open);
-        if (other) {
-            munmap(library, sizeof(*library));
-            return other;
-        }
-        library->next = first;
-    } while (!__atomic_compare_exchange_n(&libraries, &first, library, false, __ATOMIC_ACQ_REL,
-                                          __ATOMIC_ACQUIRE));
-    return library;
+    void *open = st_copy_look_up(caller, "libibverbs.so.1", "ibv_open_device", "IBVERBS_1.1");
+    return (void *)st_copy_of(&libraries, open, sizeof(struct st_verbs_library), fill);
 }
 
 /* What was found for the callers of one object, by its place and name: another may come to lie where
@@ -169,7 +106,7 @@ struct st_verbs_library *st_verbs_library(const void *caller)
     int saved = errno;
     struct st_verbs_library *library = library_of(caller);
     if (!library)
-        library = __atomic_load_n(&libraries, __ATOMIC_ACQUIRE);
+        library = (void *)__atomic_load_n(&libraries, __ATOMIC_ACQUIRE);
     errno = saved;
     return library;
 }

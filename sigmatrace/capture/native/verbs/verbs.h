@@ -7,11 +7,10 @@
 #ifndef ST_VERBS_H
 #define ST_VERBS_H
 
-#include "sigmatrace.h"
+#include "library.h"
 #include "st_handle.h"
 
 #include <errno.h>
-#include <infiniband/verbs.h>
 
 #define ST_CALLER __builtin_return_address(0)
 #define ST_LIKELY(x) __builtin_expect(!!(x), 1)
@@ -34,61 +33,7 @@ static inline bool st_verbs_told(uint32_t *life)
            __atomic_exchange_n(life, now, __ATOMIC_RELAXED) == now;
 }
 
-/* --- library.c: numbers for the `call` field ------------------------------------------------- */
-
-enum st_verbs_call {
-    ST_CALL_POST_SEND,
-    ST_CALL_WR_COMPLETE,
-    ST_CALL_BIND_MW,
-    ST_CALL_POLL_CQ,
-    ST_CALL_START_POLL,
-    ST_CALL_NEXT_POLL,
-    ST_CALLS
-};
-extern uint8_t st_verbs_calls[ST_CALLS];
-
-/* --- library.c: the real functions --------------------------------------------------------------- */
-
-/* Wrapped functions of libibverbs, with the version node that the wrapper stands in for. */
-#define ST_VERBS_WRAPPED(X)                                                                        \
-    X(ibv_open_device, "IBVERBS_1.1") X(ibv_close_device, "IBVERBS_1.1")                           \
-    X(ibv_import_device, "IBVERBS_1.10") X(ibv_alloc_pd, "IBVERBS_1.1")                            \
-    X(ibv_dealloc_pd, "IBVERBS_1.1") X(ibv_unimport_pd, "IBVERBS_1.10")                            \
-    X(ibv_create_comp_channel, "IBVERBS_1.0") X(ibv_destroy_comp_channel, "IBVERBS_1.0")           \
-    X(ibv_create_cq, "IBVERBS_1.1")                                                                \
-    X(ibv_destroy_cq, "IBVERBS_1.1") X(ibv_create_srq, "IBVERBS_1.1")                              \
-    X(ibv_destroy_srq, "IBVERBS_1.1") X(ibv_create_qp, "IBVERBS_1.1")                              \
-    X(ibv_modify_qp, "IBVERBS_1.1") X(ibv_query_qp, "IBVERBS_1.1")                                 \
-    X(ibv_set_ece, "IBVERBS_1.10") X(ibv_query_ece, "IBVERBS_1.10")                                \
-    X(ibv_destroy_qp, "IBVERBS_1.1")                                                               \
-    X(ibv_qp_to_qp_ex, "IBVERBS_1.6") X(ibv_create_ah, "IBVERBS_1.1")                              \
-    X(ibv_destroy_ah, "IBVERBS_1.1") X(ibv_reg_mr, "IBVERBS_1.1")                                  \
-    X(ibv_reg_mr_iova, "IBVERBS_1.7") X(ibv_reg_mr_iova2, "IBVERBS_1.8")                           \
-    X(ibv_reg_dmabuf_mr, "IBVERBS_1.12") X(ibv_rereg_mr, "IBVERBS_1.1")                            \
-    X(ibv_dereg_mr, "IBVERBS_1.1")
-#define ST_VERBS_CALLED(X)                                                                         \
-    X(ibv_query_device, "IBVERBS_1.1") X(ibv_query_port, "IBVERBS_1.1")                            \
-    X(ibv_query_gid, "IBVERBS_1.1") X(ibv_get_device_guid, "IBVERBS_1.1")
-
-/* These are macros of the header as well. */
-#undef ibv_reg_mr
-#undef ibv_reg_mr_iova
-#undef ibv_query_port
-
-/* One copy of libibverbs in the process. */
-struct st_verbs_library {
-#define ST_FIELD(name, version) __typeof__(&name) name;
-    ST_VERBS_WRAPPED(ST_FIELD)
-    ST_VERBS_CALLED(ST_FIELD)
-#undef ST_FIELD
-    struct st_verbs_library *next;
-};
-/* The copy that the code at this return address uses; NULL when there is none. */
-struct st_verbs_library *st_verbs_library(const void *caller);
-/* The function that the code at this return address would get by this name: in its own scope, else
- * from `file` where that is loaded, else wherever it is; NULL: there is none. */
-void *st_verbs_look_up(const void *caller, const char *file, const char *name,
-                       const char *version);
+/* --- the calling thread ---------------------------------------------------------------------- */
 
 /* libibverbs calls itself through the PLT: a wrapper inside another one passes the call on. */
 extern __thread uint32_t st_verbs_inside;
