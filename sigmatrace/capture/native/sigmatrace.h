@@ -226,6 +226,9 @@ static inline void st_leave(void)
 
 /* --- threads of a shim ----------------------------------------------------------------------- */
 
+/* Makes a detached one, which takes no signals and does not inherit the program's real-time
+ * priority. `thread`: its pthread_t. False: it could not be made. */
+ST_API bool st_own_thread_make(void *(*run)(void *), unsigned long *thread);
 /* Called once by a thread of ours that runs until the process ends, */
 ST_API void st_own_thread(void);
 /* and about once a second by at least one of a shim's: where the program ended its first thread by

@@ -121,18 +121,18 @@ static bool one_processor(void)
     return !sched_getaffinity(0, sizeof(set), &set) && CPU_COUNT(&set) == 1;
 }
 
-static bool create(void)
+bool st_own_thread_make(void *(*run)(void *), unsigned long *thread)
 {
-    pthread_t thread;
     pthread_attr_t attributes;
     sigset_t all, old;
     if (pthread_attr_init(&attributes))
         return false;
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    pthread_attr_setinheritsched(&attributes, PTHREAD_EXPLICIT_SCHED);
     sigfillset(&all); /* the program's signals are for its own threads */
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    int error = pthread_create(&thread, &attributes, work, NULL);
+    int error = pthread_create(thread, &attributes, run, NULL);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     pthread_attr_destroy(&attributes);
     return !error;
@@ -144,11 +144,12 @@ void st_background_start(void)
     if (__atomic_load_n(&state, __ATOMIC_RELAXED) != IDLE)
         return;
     int saved = errno;
+    pthread_t thread;
     bool wanted = st_config()->mode != ST_MODE_AGGREGATE && !st_config()->write_inline;
     /* NEVER until it runs: threads then write inline. */
     if (__atomic_compare_exchange_n(&state, &idle, NEVER, false, __ATOMIC_ACQ_REL,
                                     __ATOMIC_RELAXED) &&
-        wanted && !one_processor() && create())
+        wanted && !one_processor() && st_own_thread_make(work, &thread))
         __atomic_compare_exchange_n(&state, &never, STARTED, false, __ATOMIC_ACQ_REL,
                                     __ATOMIC_RELAXED);
     errno = saved;

@@ -27,13 +27,9 @@ static struct made *find(const struct mlx5dv_devx_obj *handle)
 
 static struct made *claim(const struct mlx5dv_devx_obj *handle, struct st_mlx5_library *library)
 {
-    struct made *made = st_slot_claim(all, OBJECTS, sizeof(all[0]));
+    struct made *made = st_slot_claim(all, OBJECTS, sizeof(all[0]), &used);
     if (!made)
         return NULL;
-    uint32_t wanted = (uint32_t)(made - all) + 1, now = __atomic_load_n(&used, __ATOMIC_RELAXED);
-    while (now < wanted && !__atomic_compare_exchange_n(&used, &now, wanted, false,
-                                                        __ATOMIC_RELEASE, __ATOMIC_RELAXED))
-        ;
     made->handle = handle;
     made->library = library;
     return made;

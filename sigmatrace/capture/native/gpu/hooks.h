@@ -49,8 +49,9 @@ extern __thread uint32_t st_mlx5_inside;
 
 enum st_slot { ST_SLOT_FREE, ST_SLOT_TAKEN, ST_SLOT_READY, ST_SLOT_ENDING };
 
-/* A free entry, now TAKEN and otherwise zero; entries begin with `uint32_t slot`. NULL: none. */
-void *st_slot_claim(void *entries, uint32_t count, size_t size);
+/* A free entry, now TAKEN and otherwise zero; entries begin with `uint32_t slot`. NULL: none. Those
+ * beyond `used` have never been. */
+void *st_slot_claim(void *entries, uint32_t count, size_t size, uint32_t *used);
 
 static inline void st_slot_set(uint32_t *slot, enum st_slot to)
 {

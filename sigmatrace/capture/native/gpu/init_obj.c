@@ -17,6 +17,7 @@ struct pair {
 };
 
 static struct pair pairs[PAIRS];
+static uint32_t used; /* those beyond have never been */
 
 static const char *type_name(enum ibv_qp_type type)
 {
@@ -37,7 +38,7 @@ static const char *type_name(enum ibv_qp_type type)
 
 static struct pair *find(const void *shadow, uint32_t qpn)
 {
-    for (uint32_t i = 0; i < PAIRS; i++)
+    for (uint32_t i = 0; i < __atomic_load_n(&used, __ATOMIC_ACQUIRE); i++)
         if (st_slot_is(&pairs[i].slot, ST_SLOT_READY) && pairs[i].qpn == qpn &&
             pairs[i].shadow == shadow)
             return &pairs[i];
@@ -95,7 +96,7 @@ static void met(const struct st_uar *uar, const struct ibv_qp *qp, const struct 
         look_again(pair, uar, qp, told);
         return;
     }
-    pair = st_slot_claim(pairs, PAIRS, sizeof(pairs[0]));
+    pair = st_slot_claim(pairs, PAIRS, sizeof(pairs[0]), &used);
     if (!pair)
         return;
     pair->qpn = qp->qp_num;

@@ -76,13 +76,17 @@ void st_mlx5_seen(const struct st_mlx5_library *library)
     errno = saved;
 }
 
-void *st_slot_claim(void *entries, uint32_t count, size_t size)
+void *st_slot_claim(void *entries, uint32_t count, size_t size, uint32_t *used)
 {
     for (uint32_t i = 0; i < count; i++) {
         uint8_t *entry = (uint8_t *)entries + i * size;
         if (!st_slot_swap((uint32_t *)(void *)entry, ST_SLOT_FREE, ST_SLOT_TAKEN))
             continue;
         memset(entry + sizeof(uint32_t), 0, size - sizeof(uint32_t));
+        uint32_t now = __atomic_load_n(used, __ATOMIC_RELAXED);
+        while (now <= i && !__atomic_compare_exchange_n(used, &now, i + 1, false, __ATOMIC_RELEASE,
+                                                        __ATOMIC_RELAXED))
+            ;
         return entry;
     }
     st_lost("gpu: more objects at once than can be traced", 1);

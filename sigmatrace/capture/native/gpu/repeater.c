@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -12,7 +11,6 @@
 
 #include "repeater.h"
 
-#define STACK_BYTES (1u << 20)
 #define CALIBRATION_US 300u
 #define DRAIN_MS 200u
 
@@ -73,31 +71,20 @@ static int nth_cpu(const char *list, int n)
 /* Pinned to the n-th CPU of SIGMATRACE_POLL_CPUS where it names so many. */
 static bool create(void *(*run)(void *), int n)
 {
+    static bool said;
     pthread_t thread;
-    pthread_attr_t attributes;
-    sigset_t all, old;
-    if (pthread_attr_init(&attributes))
-        return false;
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    pthread_attr_setstacksize(&attributes, STACK_BYTES);
-    /* A thread that looks on and on must not do so with a program's real-time priority. */
-    pthread_attr_setinheritsched(&attributes, PTHREAD_EXPLICIT_SCHED);
-    sigfillset(&all); /* the program's signals are for its own threads */
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int error = pthread_create(&thread, &attributes, run, NULL);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    pthread_attr_destroy(&attributes);
+    cpu_set_t set;
     int cpu = nth_cpu(st_gpu_config.poll_cpus, n);
-    if (!error && cpu >= 0) {
-        static bool said;
-        cpu_set_t set;
-        CPU_ZERO(&set);
+    if (!st_own_thread_make(run, &thread))
+        return false;
+    CPU_ZERO(&set);
+    if (cpu >= 0) {
         CPU_SET(cpu, &set);
         if (pthread_setaffinity_np(thread, sizeof(set), &set))
             st_warn_once(&said, "SIGMATRACE_POLL_CPUS=%s: a thread could not be bound to CPU %d",
                          st_gpu_config.poll_cpus, cpu);
     }
-    return !error;
+    return true;
 }
 
 bool st_repeater_here(void)

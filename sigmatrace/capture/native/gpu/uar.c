@@ -17,14 +17,9 @@ static uint32_t used, serial; /* those beyond `used` have never been */
 
 static struct st_uar *claim(void)
 {
-    struct st_uar *uar = st_slot_claim(uars, UARS, sizeof(uars[0]));
-    if (!uar)
-        return NULL;
-    uint32_t wanted = (uint32_t)(uar - uars) + 1, now = __atomic_load_n(&used, __ATOMIC_RELAXED);
-    while (now < wanted && !__atomic_compare_exchange_n(&used, &now, wanted, false,
-                                                        __ATOMIC_RELEASE, __ATOMIC_RELAXED))
-        ;
-    uar->serial = __atomic_add_fetch(&serial, 1, __ATOMIC_RELAXED);
+    struct st_uar *uar = st_slot_claim(uars, UARS, sizeof(uars[0]), &used);
+    if (uar)
+        uar->serial = __atomic_add_fetch(&serial, 1, __ATOMIC_RELAXED);
     return uar;
 }
 

@@ -39,14 +39,10 @@ static void registered(const struct mlx5dv_devx_umem *handle, const struct ibv_c
                        const struct mlx5dv_devx_umem_in *in)
 {
     int saved = errno;
-    struct st_umem *umem = st_slot_claim(umems, UMEMS, sizeof(umems[0]));
+    struct st_umem *umem = st_slot_claim(umems, UMEMS, sizeof(umems[0]), &used);
     if (umem) {
         bool dmabuf = in->comp_mask & MLX5DV_UMEM_MASK_DMABUF;
         uint64_t base = 0, size_bytes = 0;
-        uint32_t wanted = (uint32_t)(umem - umems) + 1, now = used;
-        while (now < wanted && !__atomic_compare_exchange_n(&used, &now, wanted, false,
-                                                            __ATOMIC_RELEASE, __ATOMIC_RELAXED))
-            ;
         umem->object = st_object_id();
         umem->id = handle->umem_id;
         umem->context = context;
