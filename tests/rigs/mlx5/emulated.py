@@ -13,6 +13,14 @@ from typing import Any
 
 from tests.rigs.mlx5.build import Built
 
+ALL = "mix=write,read,inline,long,add,cas,swap8,xor8,add4,swap4,dump"
+ROOMY = "slots=4096"  # no slot is used twice, so none can be lost
+DIALECTS = {
+    **dict.fromkeys(("nvshmem", "doca", "rdma", "proxy"), "own"),
+    **dict.fromkeys(("rocshmem", "blueflame"), "bf"),
+}
+"""Ways to ring of gpu_pair, and the kind of register that each is for."""
+
 
 @dataclass(frozen=True)
 class Wqe:

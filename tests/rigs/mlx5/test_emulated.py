@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.rigs.mlx5.emulated import Emulated, Node
+from tests.rigs.mlx5.emulated import ALL, DIALECTS, Emulated, Node
 
-ALL = "mix=write,read,inline,long,add,cas,swap8,xor8,add4,swap4,dump"
 NOP, WRITE, WRITE_IMM, SEND = 0x00, 0x08, 0x09, 0x0A
 QP_OPERATION, LOCAL_PROTECTION, FLUSHED, REMOTE_ACCESS = 0x02, 0x04, 0x05, 0x13
 
@@ -23,17 +22,7 @@ def check(node: Node) -> None:
     assert node.total("errors") == 0
 
 
-@pytest.mark.parametrize(
-    ("dialect", "uar"),
-    [
-        ("nvshmem", "own"),
-        ("doca", "own"),
-        ("rdma", "own"),
-        ("rocshmem", "bf"),
-        ("blueflame", "bf"),
-        ("proxy", "own"),
-    ],
-)
+@pytest.mark.parametrize(("dialect", "uar"), DIALECTS.items())
 def test_each_dialect_from_many_blocks(
     emulated: Emulated, tmp_path: Path, dialect: str, uar: str
 ) -> None:

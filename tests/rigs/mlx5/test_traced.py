@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 from plain_reader import Rank, read_all
 
-from tests.rigs.mlx5.emulated import Emulated, Node, Wqe
+from tests.rigs.mlx5.emulated import ALL, DIALECTS, ROOMY, Emulated, Node, Wqe
 
-ALL = "mix=write,read,inline,long,add,cas,swap8,xor8,add4,swap4,dump"
 SIZES = ("ops=150", "blocks=4", "threads=2", "qps=2")
-ROOMY = "slots=4096"  # no slot is used twice, so none can be lost
 OPERATION, REQUEST, DOORBELL, SLOT = 1, 7, 9, 10
 FIRST, INVALID = 1, 3
 DUMP = 0x23
@@ -102,17 +100,7 @@ def judge(traced: Traced, *, whole: bool = True) -> None:
     assert rank.end is not None
 
 
-@pytest.mark.parametrize(
-    ("dialect", "uar"),
-    [
-        ("nvshmem", "own"),
-        ("doca", "own"),
-        ("rdma", "own"),
-        ("rocshmem", "bf"),
-        ("blueflame", "bf"),
-        ("proxy", "own"),
-    ],
-)
+@pytest.mark.parametrize(("dialect", "uar"), DIALECTS.items())
 def test_each_dialect(
     emulated: Emulated, shim: Path, tmp_path: Path, dialect: str, uar: str
 ) -> None:

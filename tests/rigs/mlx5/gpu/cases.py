@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tests.rigs.mlx5.emulated import ALL, DIALECTS, ROOMY
 from tests.rigs.mlx5.gpu import judge
 from tests.rigs.mlx5.gpu.judge import Traced, need
 from tests.rigs.mlx5.gpu.runner import Runner
-
-ALL = "mix=write,read,inline,long,add,cas,swap8,xor8,add4,swap4,dump"
-ROOMY = "slots=4096"  # no slot is used twice, so none can be lost
 
 _STALLS = (("MLX5EMU_STALL_US", "3000"), ("MLX5EMU_STALL_EACH_US", "3000"))
 
@@ -31,9 +29,7 @@ class Case:
 
 
 def _dialects() -> list[Case]:
-    uars = {"rocshmem": "bf", "blueflame": "bf"}
-    names = ("nvshmem", "doca", "rdma", "rocshmem", "blueflame", "proxy")
-    return [Case((f"dialect={name}", f"uar={uars.get(name, 'own')}")) for name in names]
+    return [Case((f"dialect={name}", f"uar={uar}")) for name, uar in DIALECTS.items()]
 
 
 def _set_ups() -> list[Case]:
