@@ -42,8 +42,8 @@ void cut(void)
     for (uint32_t n = 0; n < 10; n++)
         post(q, 1, n);
     ring_bell(q, 0);
-    await(&pair_of(q)->started, q->posted);
-    const uint64_t *copied = &pair_of(q)->copied;
+    await(&qp_of(q)->started, q->posted);
+    const uint64_t *copied = &qp_of(q)->copied;
     finish(q);
     __atomic_store_n(&cuda_closed, false, __ATOMIC_RELEASE);
     await(copied, q->posted);
@@ -71,7 +71,7 @@ void late(void)
     finish(q);
     await(&q->consumed, q->posted);
     __atomic_store_n(&cuda_closed, false, __ATOMIC_RELEASE);
-    await(&pair_of(held)->copied, held->posted);
+    await(&qp_of(held)->copied, held->posted);
     finish(held);
 }
 
@@ -102,7 +102,7 @@ void lives(uint32_t count)
         post(q, 1, 0);
         ring_bell(q, 0);
         await(&q->consumed, q->posted);
-        await(&pair_of(q)->copied, q->posted);
+        await(&qp_of(q)->copied, q->posted);
         st_gpu_qp_restart((void *)q->shadow, q->qpn, next, &totals);
         printf("totals %u %lu %lu %lu %lu\n", q->object, totals.doorbells, totals.slots,
                totals.invalid_slots, totals.uncopied_slots);

@@ -179,11 +179,11 @@ void ring_bell(struct queue *q, int dialect)
     store(q, doorbell(q, dialect));
 }
 
-const struct st_pair *pair_of(const struct queue *q)
+const struct st_gpu_qp *qp_of(const struct queue *q)
 {
-    for (uint32_t i = 0; i < st_pairs_used; i++)
-        if (st_pairs[i].stream.object == q->object)
-            return &st_pairs[i];
+    for (uint32_t i = 0; i < st_gpu_qps_used; i++)
+        if (st_gpu_qps[i].stream.object == q->object)
+            return &st_gpu_qps[i];
     fail("a queue pair that is not there");
 }
 
@@ -191,7 +191,7 @@ void finish(struct queue *q)
 {
     struct st_gpu_qp_totals totals;
     if (!cuda_closed)
-        await(&pair_of(q)->copied, q->posted);
+        await(&qp_of(q)->copied, q->posted);
     st_gpu_qp_remove((void *)q->shadow, q->qpn, &totals);
     printf("totals %u %lu %lu %lu %lu\n", q->object, totals.doorbells, totals.slots,
            totals.invalid_slots, totals.uncopied_slots);

@@ -60,7 +60,7 @@ void write_record(struct queue *q);
 uint64_t doorbell(struct queue *q, int dialect);
 void store(struct queue *q, uint64_t value);
 void ring_bell(struct queue *q, int dialect);
-const struct st_pair *pair_of(const struct queue *q);
+const struct st_gpu_qp *qp_of(const struct queue *q);
 void finish(struct queue *q);
 
 /* ends.c: cases of lives that end. */

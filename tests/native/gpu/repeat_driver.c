@@ -49,12 +49,12 @@ static void twice(uint32_t count, bool apart)
         post(q, 1, n);
         store(q, doorbell(q, 0));
         if (apart)
-            await(&pair_of(q)->doorbells, 2ul * n + 1);
+            await(&qp_of(q)->doorbells, 2ul * n + 1);
         write_record(q);
         store(q, doorbell(q, 0));
         await(&q->consumed, q->posted);
         if (apart) /* or the next one overwrites it */
-            await(&pair_of(q)->doorbells, 2ul * n + 2);
+            await(&qp_of(q)->doorbells, 2ul * n + 2);
     }
     finish(q);
 }
@@ -73,8 +73,8 @@ static void shared(uint32_t count)
     }
     /* The last doorbell of the first may have been overwritten: the NIC, which polls, may not see
      * what is made of its record. */
-    await(&pair_of(a)->forwarded, a->posted);
-    await(&pair_of(b)->forwarded, b->posted);
+    await(&qp_of(a)->forwarded, a->posted);
+    await(&qp_of(b)->forwarded, b->posted);
     finish(b);
     finish(a);
     if (!st_register_remove((void *)a->shadow) || st_register_real((void *)a->shadow) != a->real)
@@ -93,8 +93,8 @@ static void overwritten(void)
     b->half = 0x100;
     post(b, 4, 2);
     ring_bell(b, 0);
-    await(&pair_of(a)->forwarded, a->posted); /* the NIC may miss it if both are made of records */
-    await(&pair_of(b)->forwarded, b->posted);
+    await(&qp_of(a)->forwarded, a->posted); /* the NIC may miss it if both are made of records */
+    await(&qp_of(b)->forwarded, b->posted);
     finish(a);
     finish(b);
 }
@@ -163,7 +163,7 @@ static void behind(uint32_t count)
         await(&q->consumed, q->posted);
     }
     __atomic_store_n(&cuda_closed, false, __ATOMIC_RELEASE);
-    await(&pair_of(q)->copied, q->posted);
+    await(&qp_of(q)->copied, q->posted);
     finish(q);
     printf("rounds %u\n", cuda_rounds);
 }
@@ -182,7 +182,7 @@ static void reuse(uint32_t count)
         await(&q->consumed, q->posted);
         struct st_gpu_qp_totals totals;
         uint32_t next = st_object_id();
-        await(&pair_of(q)->copied, q->posted);
+        await(&qp_of(q)->copied, q->posted);
         st_gpu_qp_restart((void *)q->shadow, q->qpn, next, &totals);
         printf("totals %u %lu %lu %lu %lu\n", q->object, totals.doorbells, totals.slots,
                totals.invalid_slots, totals.uncopied_slots);

@@ -9,9 +9,8 @@
 #include "repeater.h"
 
 #define JOBS 1024u
-#define GATHER_SLOTS 8u
-#define GATHER_US 50u
-#define TOGETHER_SLOTS 256u /* so many are gathered where more wait */
+#define GATHER_SHARE 4u /* of a ring: so much is gathered */
+#define GATHER_US 1000u
 #define BUSY_US 20u /* after a doorbell, the CPU is not given to others, */
 #define AWAKE_US 100u /* and it does not sleep */
 #define NAP_US 40u
@@ -21,53 +20,54 @@ uint64_t st_copier_beat, st_copier_done;
 
 /* The slots of one doorbell. */
 struct job {
-    struct st_pair *pair;
+    struct st_gpu_qp *qp;
     uint64_t first, t_tsc, at; /* at: in the source's buffer */
     uint32_t count;
     uint32_t missing; /* of them, the first ones are not in the buffer */
 };
 static struct job jobs[JOBS];
 static uint32_t job_count, started_count, gathered; /* gathered: slots */
+static bool enough;                                 /* of some ring */
 static uint64_t gathered_tsc;                       /* the first of them */
 static uint32_t part_round;
 
 /* --- copying ----------------------------------------------------------------------------------------- */
 
-/* Copies the pair's part of this round, in at most two pieces. The program may have ended the pair
+/* Copies the QP's part of this round, in at most two pieces. The program may have ended the QP
  * without us: `reading`, then the state, here; the state, then `reading`, there. */
-static bool copy_part(struct st_pair *pair)
+static bool copy_part(struct st_gpu_qp *qp)
 {
-    uint64_t size = (uint64_t)pair->part_count * ST_GPU_SLOT_BYTES;
-    uint32_t from = (uint32_t)pair->part_first & (pair->made.sq_slots - 1);
-    uint64_t ahead = (uint64_t)(pair->made.sq_slots - from) * ST_GPU_SLOT_BYTES;
+    uint64_t size = (uint64_t)qp->part_count * ST_GPU_SLOT_BYTES;
+    uint32_t from = (uint32_t)qp->part_first & (qp->made.sq_slots - 1);
+    uint64_t ahead = (uint64_t)(qp->made.sq_slots - from) * ST_GPU_SLOT_BYTES;
     uint64_t first = size < ahead ? size : ahead;
-    pair->part_at = st_source_room(pair->ring, size);
-    __atomic_store_n(&pair->reading, 1, __ATOMIC_SEQ_CST);
-    bool done = pair->part_at != UINT64_MAX &&
-                __atomic_load_n(&pair->state, __ATOMIC_SEQ_CST) < ST_ABANDONED &&
-                st_source_start(pair->ring, pair->part_at,
-                                pair->made.sq + (uint64_t)from * ST_GPU_SLOT_BYTES, first);
+    qp->part_at = st_source_room(qp->ring, size);
+    __atomic_store_n(&qp->reading, 1, __ATOMIC_SEQ_CST);
+    bool done = qp->part_at != UINT64_MAX &&
+                __atomic_load_n(&qp->state, __ATOMIC_SEQ_CST) < ST_ABANDONED &&
+                st_source_start(qp->ring, qp->part_at,
+                                qp->made.sq + (uint64_t)from * ST_GPU_SLOT_BYTES, first);
     if (done && size > first)
-        done = st_source_start(pair->ring, pair->part_at + first, pair->made.sq, size - first);
-    __atomic_store_n(&pair->reading, 0, __ATOMIC_SEQ_CST);
+        done = st_source_start(qp->ring, qp->part_at + first, qp->made.sq, size - first);
+    __atomic_store_n(&qp->reading, 0, __ATOMIC_SEQ_CST);
     return done;
 }
 
-/* What all jobs of a pair take from its ring, in a row. */
+/* What all jobs of a QP take from its ring, in a row. */
 static void gather_parts(void)
 {
     part_round++;
     for (uint32_t i = started_count; i < job_count; i++) {
-        struct st_pair *pair = jobs[i].pair;
-        if (pair->part_round != part_round)
-            pair->part_first = jobs[i].first;
-        pair->part_round = part_round;
-        pair->part_count = (uint32_t)(jobs[i].first + jobs[i].count - pair->part_first);
-        if (pair->part_count > pair->made.sq_slots) {
-            pair->part_first += pair->part_count - pair->made.sq_slots;
-            pair->part_count = pair->made.sq_slots;
+        struct st_gpu_qp *qp = jobs[i].qp;
+        if (qp->part_round != part_round)
+            qp->part_first = jobs[i].first;
+        qp->part_round = part_round;
+        qp->part_count = (uint32_t)(jobs[i].first + jobs[i].count - qp->part_first);
+        if (qp->part_count > qp->made.sq_slots) {
+            qp->part_first += qp->part_count - qp->made.sq_slots;
+            qp->part_count = qp->made.sq_slots;
         }
-        pair->part_at = UINT64_MAX;
+        qp->part_at = UINT64_MAX;
     }
 }
 
@@ -77,19 +77,19 @@ static void start(void)
     gather_parts();
     for (uint32_t i = started_count; i < job_count; i++) {
         struct job *job = &jobs[i];
-        struct st_pair *pair = job->pair;
-        uint64_t end = pair->part_first + pair->part_count;
-        if (pair->started < end) {
-            if (!copy_part(pair))
-                pair->part_count = 0;
-            ST_STORE(&pair->started, end);
+        struct st_gpu_qp *qp = job->qp;
+        uint64_t end = qp->part_first + qp->part_count;
+        if (qp->started < end) {
+            if (!copy_part(qp))
+                qp->part_count = 0;
+            ST_STORE(&qp->started, end);
         }
         end = job->first + job->count;
-        job->missing = !pair->part_count              ? job->count
-                       : job->first >= pair->part_first ? 0
-                       : end <= pair->part_first        ? job->count
-                                                : (uint32_t)(pair->part_first - job->first);
-        job->at = pair->part_at + (job->first + job->missing - pair->part_first) *
+        job->missing = !qp->part_count              ? job->count
+                       : job->first >= qp->part_first ? 0
+                       : end <= qp->part_first        ? job->count
+                                                : (uint32_t)(qp->part_first - job->first);
+        job->at = qp->part_at + (job->first + job->missing - qp->part_first) *
                                       ST_GPU_SLOT_BYTES;
     }
     started_count = job_count;
@@ -104,20 +104,20 @@ static void count_missing(uint64_t count)
 /* What the program was told of as not read is not recorded any more: `reading` as above. */
 static void record(const struct job *job)
 {
-    struct st_pair *pair = job->pair;
+    struct st_gpu_qp *qp = job->qp;
     uint32_t count = job->count - job->missing;
-    if (count && !st_source_wait(pair->ring))
+    if (count && !st_source_wait(qp->ring))
         count = 0;
-    __atomic_store_n(&pair->reading, 1, __ATOMIC_SEQ_CST);
-    if (__atomic_load_n(&pair->state, __ATOMIC_SEQ_CST) >= ST_ABANDONED)
+    __atomic_store_n(&qp->reading, 1, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&qp->state, __ATOMIC_SEQ_CST) >= ST_ABANDONED)
         count = 0;
     struct st_gpu_walked walked = {0};
     if (count)
-        walked = st_gpu_record(&pair->stream, st_source_data(pair->ring, job->at),
+        walked = st_gpu_record(&qp->stream, st_source_data(qp->ring, job->at),
                                job->first + job->missing, count, job->t_tsc);
-    ST_STORE(&pair->invalid, pair->invalid + walked.invalid);
-    ST_STORE(&pair->recorded, pair->recorded + count);
-    __atomic_store_n(&pair->reading, 0, __ATOMIC_SEQ_CST);
+    ST_STORE(&qp->invalid, qp->invalid + walked.invalid);
+    ST_STORE(&qp->recorded, qp->recorded + count);
+    __atomic_store_n(&qp->reading, 0, __ATOMIC_SEQ_CST);
     count_missing(job->count - count);
     if (walked.invalid)
         st_lost("gpu: slots overwritten before the copy, or never written", walked.invalid);
@@ -129,74 +129,76 @@ static void close_batch(void)
     if (started_count < job_count)
         start();
     for (uint32_t i = 0; i < job_count; i++) {
-        st_source_wait(jobs[i].pair->ring);
-        ST_STORE(&jobs[i].pair->copied, jobs[i].first + jobs[i].count);
+        st_source_wait(jobs[i].qp->ring);
+        ST_STORE(&jobs[i].qp->copied, jobs[i].first + jobs[i].count);
     }
     for (uint32_t i = 0; i < job_count; i++)
         record(&jobs[i]);
     st_sources_clear();
     job_count = started_count = gathered = 0;
+    enough = false;
 }
 
 /* --- taking ------------------------------------------------------------------------------------------- */
 
-static void add_job(struct st_pair *pair, uint64_t first, uint32_t count, uint64_t t_tsc)
+/* A copy costs the same for one slot as for many, so many are gathered, as long as the ring has room. */
+static bool is_enough(const struct st_gpu_qp *qp)
 {
-    if (job_count == JOBS || gathered + count > ST_PAIR_SLOTS_MAX)
+    return st_gpu_config.order == ST_COPY_FIRST
+               ? gathered >= st_gpu_config.batch
+               : qp->taken - qp->copied >= qp->made.sq_slots / GATHER_SHARE;
+}
+
+static void add_job(struct st_gpu_qp *qp, uint64_t first, uint32_t count, uint64_t t_tsc)
+{
+    if (job_count == JOBS || gathered + count > ST_RING_SLOTS_MAX)
         close_batch();
     if (!job_count)
         gathered_tsc = st_now();
-    jobs[job_count++] = (struct job){.pair = pair, .first = first, .count = count, .t_tsc = t_tsc};
+    jobs[job_count++] = (struct job){.qp = qp, .first = first, .count = count, .t_tsc = t_tsc};
     gathered += count;
+    enough |= is_enough(qp);
 }
 
-static void take_slots(struct st_pair *pair, const struct st_message *message)
+static void take_slots(struct st_gpu_qp *qp, const struct st_message *message)
 {
-    uint64_t count = message->index - pair->taken;
-    pair->taken = message->index;
-    if (!pair->ring) {
-        ST_STORE(&pair->copied, pair->taken);
+    uint64_t count = message->index - qp->taken;
+    qp->taken = message->index;
+    if (!qp->ring) {
+        ST_STORE(&qp->copied, qp->taken);
         return;
     }
-    if (count > pair->made.sq_slots) { /* more than the ring holds: the first ones are gone */
-        count_missing(count - pair->made.sq_slots);
-        count = pair->made.sq_slots;
+    if (count > qp->made.sq_slots) { /* more than the ring holds: the first ones are gone */
+        count_missing(count - qp->made.sq_slots);
+        count = qp->made.sq_slots;
     }
     if (count)
-        add_job(pair, pair->taken - count, (uint32_t)count, message->t_tsc);
+        add_job(qp, qp->taken - count, (uint32_t)count, message->t_tsc);
 }
 
 static void take(const struct st_message *message)
 {
-    struct st_pair *pair = &st_pairs[message->pair];
-    take_slots(pair, message);
+    struct st_gpu_qp *qp = &st_gpu_qps[message->qp];
+    take_slots(qp, message);
     if (message->kind == ST_RUNG)
         return;
     close_batch();
-    if (!st_swap_state(&pair->state, ST_ENDING, ST_ENDED) &&
-        !st_swap_state(&pair->state, ST_ABANDONED, ST_ENDED))
-        ST_STORE(&pair->state, ST_FREE);
+    if (!st_swap_state(&qp->state, ST_ENDING, ST_ENDED) &&
+        !st_swap_state(&qp->state, ST_ABANDONED, ST_ENDED))
+        ST_STORE(&qp->state, ST_FREE);
 }
 
 /* --- the thread ----------------------------------------------------------------------------------------- */
-
-/* A copy costs the same for one slot as for many: what waits already is copied together, or copies of
- * a few slots of many queue pairs each would never catch up. */
-static bool goes_on(void)
-{
-    return st_gpu_config.order == ST_FORWARD_FIRST && job_count && gathered < TOGETHER_SLOTS;
-}
 
 /* Is it time to copy, or to record what was copied? */
 static bool due(uint32_t *hurried)
 {
     uint32_t hurry = ST_LOAD(&st_hurry);
     bool asked = hurry != *hurried && st_gpu_config.order != ST_COPY_FIRST;
-    uint32_t enough = st_gpu_config.order == ST_COPY_FIRST ? st_gpu_config.batch : GATHER_SLOTS;
     if (!job_count)
         return false; /* what is asked for is still in the queue */
     *hurried = hurry;
-    return asked || gathered >= enough || st_gpu_config.order == ST_COPY_SYNC ||
+    return asked || enough || st_gpu_config.order == ST_COPY_SYNC ||
            st_now() - gathered_tsc > GATHER_US * st_tsc_per_us;
 }
 
@@ -229,15 +231,13 @@ void *st_copier_run(void *nothing)
             last_tsc = st_now();
             if (st_gpu_config.order == ST_COPY_FIRST && started_count < job_count)
                 start();
-            if (goes_on())
-                continue;
         }
-        if (due(&hurried))
+        if (due(&hurried) || (started_count && st_records_due()))
             close_batch();
-        if (!job_count) {
+        if (!job_count)
             ST_STORE(&st_copier_done, done);
+        if (!started_count && st_records_due())
             st_records_look();
-        }
         if (any)
             continue;
         if (!job_count && st_now() - looked_tsc > LAST_US * st_tsc_per_us) {

@@ -13,29 +13,29 @@ uint64_t st_records_rounds;
 
 static uint64_t tick_tsc;
 
-static uint64_t place_of(const struct st_pair *pair)
+static uint64_t place_of(const struct st_gpu_qp *qp)
 {
-    return ST_SOURCE_SLOT_BYTES + 4ull * (uint64_t)(pair - st_pairs);
+    return ST_SOURCE_SLOT_BYTES + 4ull * (uint64_t)(qp - st_gpu_qps);
 }
 
-static bool start(struct st_pair *pair)
+static bool start(struct st_gpu_qp *qp)
 {
-    __atomic_store_n(&pair->reading, 1, __ATOMIC_SEQ_CST);
-    bool done = __atomic_load_n(&pair->state, __ATOMIC_SEQ_CST) == ST_ACTIVE &&
-                st_source_start(pair->record, place_of(pair), pair->made.dbrec, 4);
-    __atomic_store_n(&pair->reading, 0, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&qp->reading, 1, __ATOMIC_SEQ_CST);
+    bool done = __atomic_load_n(&qp->state, __ATOMIC_SEQ_CST) == ST_ACTIVE &&
+                st_source_start(qp->record, place_of(qp), qp->made.dbrec, 4);
+    __atomic_store_n(&qp->reading, 0, __ATOMIC_SEQ_CST);
     return done;
 }
 
 /* Tells the sweeper what the record says; what it has no room for is read once more. */
-static void tell(struct st_pair *pair)
+static void tell(struct st_gpu_qp *qp)
 {
     uint32_t value;
-    memcpy(&value, st_source_data(pair->record, place_of(pair)), sizeof(value));
+    memcpy(&value, st_source_data(qp->record, place_of(qp)), sizeof(value));
     uint16_t index = (uint16_t)__builtin_bswap32(value);
-    if (index != (uint16_t)pair->taken)
-        st_queue_put(&st_to_sweeper, &(struct st_message){.pair = (uint32_t)(pair - st_pairs),
-                                                          .life = pair->life,
+    if (index != (uint16_t)qp->taken)
+        st_queue_put(&st_to_sweeper, &(struct st_message){.qp = (uint32_t)(qp - st_gpu_qps),
+                                                          .life = qp->life,
                                                           .kind = ST_RECORD,
                                                           .index16 = index});
 }
@@ -43,13 +43,13 @@ static void tell(struct st_pair *pair)
 /* Of all queue pairs whose register is another one's, too. */
 static void read_shared(void)
 {
-    static struct st_pair *list[ST_PAIRS];
+    static struct st_gpu_qp *list[ST_GPU_QPS];
     uint32_t listed = 0;
-    for (uint32_t i = 0; i < ST_LOAD(&st_pairs_used); i++) {
-        struct st_pair *pair = &st_pairs[i];
-        struct st_register *at = ST_LOAD(&pair->state) == ST_ACTIVE ? ST_LOAD(&pair->at) : NULL;
-        if (at && pair->record && ST_LOAD(&at->pairs) > 1 && start(pair))
-            list[listed++] = pair;
+    for (uint32_t i = 0; i < ST_LOAD(&st_gpu_qps_used); i++) {
+        struct st_gpu_qp *qp = &st_gpu_qps[i];
+        struct st_register *at = ST_LOAD(&qp->state) == ST_ACTIVE ? ST_LOAD(&qp->at) : NULL;
+        if (at && qp->record && ST_LOAD(&at->qps) > 1 && start(qp))
+            list[listed++] = qp;
     }
     for (uint32_t i = 0; i < listed; i++)
         if (st_source_wait(list[i]->record))
@@ -58,15 +58,15 @@ static void read_shared(void)
         st_sources_clear();
 }
 
+bool st_records_due(void)
+{
+    return ST_LOAD(&st_changed) || st_now() - tick_tsc > TICK_US * st_tsc_per_us;
+}
+
 void st_records_look(void)
 {
-    uint64_t now = st_now();
-    bool tick = now - tick_tsc > TICK_US * st_tsc_per_us;
-    if (tick)
-        tick_tsc = now;
-    bool changed = ST_LOAD(&st_changed) && __atomic_exchange_n(&st_changed, 0, __ATOMIC_SEQ_CST);
-    if (tick || changed) {
-        read_shared();
-        ST_STORE(&st_records_rounds, st_records_rounds + 1);
-    }
+    tick_tsc = st_now();
+    __atomic_exchange_n(&st_changed, 0, __ATOMIC_SEQ_CST);
+    read_shared();
+    ST_STORE(&st_records_rounds, st_records_rounds + 1);
 }

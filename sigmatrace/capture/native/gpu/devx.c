@@ -11,7 +11,7 @@ struct made {
     uint32_t cq; /* `mlx5_cq` object; 0: a queue pair */
     const struct mlx5dv_devx_obj *handle;
     struct st_mlx5_library *library;
-    struct st_devx_pair pair;
+    struct st_devx_qp qp;
 };
 
 static struct made all[OBJECTS];
@@ -67,10 +67,10 @@ static void created(const struct mlx5dv_devx_obj *handle, struct ibv_context *co
     if (made && command == ST_CREATE_CQ) {
         cq_created(made, context, in, in_size, number);
     } else if (made) {
-        made->pair.qpn = number;
-        made->pair.context = context;
-        made->pair.library = library;
-        st_devx_pair_created(&made->pair, in, in_size);
+        made->qp.qpn = number;
+        made->qp.context = context;
+        made->qp.library = library;
+        st_devx_qp_created(&made->qp, in, in_size);
     }
     if (made)
         st_slot_set(&made->slot, ST_SLOT_READY);
@@ -108,8 +108,8 @@ ST_API int mlx5dv_devx_obj_modify(struct mlx5dv_devx_obj *object, const void *in
     st_mlx5_inside--;
     int saved = errno;
     if (made && !made->cq && !result &&
-        st_mailbox(in, in_size, ST_NUMBER) == made->pair.qpn)
-        st_devx_pair_modified(&made->pair, in, in_size, t_tsc);
+        st_mailbox(in, in_size, ST_NUMBER) == made->qp.qpn)
+        st_devx_qp_modified(&made->qp, in, in_size, t_tsc);
     errno = saved;
     return result;
 }
@@ -126,7 +126,7 @@ ST_API int mlx5dv_devx_obj_destroy(struct mlx5dv_devx_obj *object)
     int saved = errno;
     uint64_t t_tsc = st_now();
     if (made && !made->cq)
-        st_devx_pair_leave(&made->pair);
+        st_devx_qp_leave(&made->qp);
     errno = saved;
     st_mlx5_inside++;
     int result = library->mlx5dv_devx_obj_destroy(object);
@@ -138,7 +138,7 @@ ST_API int mlx5dv_devx_obj_destroy(struct mlx5dv_devx_obj *object)
         st_object_u64(&o, "closed_tsc", t_tsc);
         st_object_end(&o);
     } else if (made && !result) {
-        st_devx_pair_destroyed(&made->pair, t_tsc);
+        st_devx_qp_destroyed(&made->qp, t_tsc);
     }
     if (made)
         st_slot_set(&made->slot, result ? ST_SLOT_READY : ST_SLOT_FREE);

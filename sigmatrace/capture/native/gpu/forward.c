@@ -10,27 +10,27 @@
 uint32_t st_hurry;
 uint32_t st_patience_us = 1000;
 
-static bool behind; /* the copier: there was no room to tell it of some pair */
+static bool behind; /* the copier: there was no room to tell it of some QP */
 static uint64_t late_beat; /* its round in which it was waited for in vain, */
 static uint32_t vain;      /* and how often */
 
-static bool tell_copier(struct st_pair *pair, uint64_t index, uint64_t t_tsc)
+static bool tell_copier(struct st_gpu_qp *qp, uint64_t index, uint64_t t_tsc)
 {
     return st_queue_put(&st_to_copier,
-                        &(struct st_message){.pair = (uint32_t)(pair - st_pairs),
-                                             .life = pair->life,
+                        &(struct st_message){.qp = (uint32_t)(qp - st_gpu_qps),
+                                             .life = qp->life,
                                              .kind = ST_RUNG,
                                              .index = index,
                                              .t_tsc = t_tsc});
 }
 
-static void publish(struct st_pair *pair, uint64_t index, uint64_t t_tsc)
+static void publish(struct st_gpu_qp *qp, uint64_t index, uint64_t t_tsc)
 {
-    if (!pair->behind && tell_copier(pair, index, t_tsc))
+    if (!qp->behind && tell_copier(qp, index, t_tsc))
         return;
-    if (pair->behind)
+    if (qp->behind)
         st_lost("gpu: time of a doorbell: its slots have that of a later one", 1);
-    pair->behind = behind = true;
+    qp->behind = behind = true;
 }
 
 void st_forward_catch_up(void)
@@ -38,12 +38,12 @@ void st_forward_catch_up(void)
     if (__builtin_expect(!behind, 1))
         return;
     behind = false;
-    for (uint32_t i = 0; i < ST_LOAD(&st_pairs_used); i++) {
-        struct st_pair *pair = &st_pairs[i];
-        if (!pair->behind || pair->left)
+    for (uint32_t i = 0; i < ST_LOAD(&st_gpu_qps_used); i++) {
+        struct st_gpu_qp *qp = &st_gpu_qps[i];
+        if (!qp->behind || qp->left)
             continue;
-        pair->behind = !tell_copier(pair, pair->forwarded, pair->t_tsc);
-        behind |= pair->behind;
+        qp->behind = !tell_copier(qp, qp->forwarded, qp->t_tsc);
+        behind |= qp->behind;
     }
 }
 
@@ -71,17 +71,17 @@ static uint32_t await(const uint64_t *mark, uint64_t wanted)
 }
 
 /* What has to be done before this index may be forwarded; the copier knows of it by then. */
-static uint32_t wait_for_copier(struct st_pair *pair, uint64_t index, uint64_t t_tsc)
+static uint32_t wait_for_copier(struct st_gpu_qp *qp, uint64_t index, uint64_t t_tsc)
 {
-    uint64_t half = pair->made.sq_slots / 2, wanted = index > half ? index - half : 0;
-    const uint64_t *mark = &pair->copied;
+    uint64_t half = qp->made.sq_slots / 2, wanted = index > half ? index - half : 0;
+    const uint64_t *mark = &qp->copied;
     if (st_gpu_config.order != ST_FORWARD_FIRST) {
-        mark = st_gpu_config.order == ST_COPY_FIRST ? &pair->started : &pair->copied;
+        mark = st_gpu_config.order == ST_COPY_FIRST ? &qp->started : &qp->copied;
         wanted = index;
     }
     if (ST_LOAD(mark) >= wanted)
         return 0;
-    publish(pair, index, t_tsc);
+    publish(qp, index, t_tsc);
     return await(mark, wanted);
 }
 
@@ -96,16 +96,16 @@ static uint32_t take_blueflame(volatile uint64_t *word)
     return any ? ST_DOORBELL_BLUEFLAME : 0;
 }
 
-static void record(const struct st_register *at, const struct st_pair *pair, uint64_t value,
+static void record(const struct st_register *at, const struct st_gpu_qp *qp, uint64_t value,
                    uint32_t slots, uint32_t flags, uint64_t t_tsc, uint64_t done_tsc)
 {
     if (st_mode() < ST_MODE_SIMPLE)
         return;
     st_doorbell(&(struct st_doorbell_record){.t_tsc = t_tsc,
                                              .value = value,
-                                             .index = pair ? pair->forwarded : 0,
+                                             .index = qp ? qp->forwarded : 0,
                                              .uar = at->uar,
-                                             .qp = pair ? pair->stream.object : 0,
+                                             .qp = qp ? qp->stream.object : 0,
                                              .slots = slots,
                                              .delay_tsc = st_span(t_tsc, done_tsc),
                                              .flags = flags});
@@ -117,26 +117,26 @@ static void store(struct st_register *at, uint32_t half, uint64_t value)
     _mm_sfence(); /* the real one may be write-combining */
 }
 
-void st_forward(struct st_pair *pair, struct st_register *at, uint32_t half, uint64_t value,
+void st_forward(struct st_gpu_qp *qp, struct st_register *at, uint32_t half, uint64_t value,
                 uint32_t slots, uint32_t flags, uint64_t t_tsc)
 {
-    uint64_t index = pair->forwarded + slots;
-    uint32_t waited = slots && pair->ring ? wait_for_copier(pair, index, t_tsc) : 0;
+    uint64_t index = qp->forwarded + slots;
+    uint32_t waited = slots && qp->ring ? wait_for_copier(qp, index, t_tsc) : 0;
     store(at, half, value);
     uint64_t done_tsc = st_now();
     flags |= waited | (half ? ST_DOORBELL_ALTERNATE : 0);
-    if (slots && !pair->ring)
+    if (slots && !qp->ring)
         flags |= ST_DOORBELL_NOT_READ;
-    pair->value = value;
-    pair->t_tsc = t_tsc;
-    pair->synthesized = flags & ST_DOORBELL_SYNTHESIZED;
-    ST_STORE(&pair->doorbells, pair->doorbells + 1);
-    ST_STORE(&pair->forwarded, index);
+    qp->value = value;
+    qp->t_tsc = t_tsc;
+    qp->synthesized = flags & ST_DOORBELL_SYNTHESIZED;
+    ST_STORE(&qp->doorbells, qp->doorbells + 1);
+    ST_STORE(&qp->forwarded, index);
     if (slots && !waited)
-        publish(pair, index, t_tsc);
+        publish(qp, index, t_tsc);
     if (!(flags & ST_DOORBELL_SYNTHESIZED))
         flags |= take_blueflame(st_half(at->shadow, half));
-    record(at, pair, value, slots, flags, t_tsc, done_tsc);
+    record(at, qp, value, slots, flags, t_tsc, done_tsc);
 }
 
 void st_forward_unknown(struct st_register *at, uint32_t half, uint64_t value, uint64_t t_tsc)

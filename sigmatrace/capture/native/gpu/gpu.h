@@ -96,7 +96,7 @@ bool st_cuda_copy_wait(const struct st_cuda_copy *copy);
 /* Do these bytes lie on the page of a shadow? */
 bool st_uar_shadows(const void *at, uint64_t size_bytes);
 
-/* --- register.c, pair.c: registers and queue pairs --------------------------------------------------- */
+/* --- register.c, qp.c: registers and queue pairs --------------------------------------------------- */
 
 /* A shadow for a register, watched from now on; NULL when there is no room, or no thread. */
 void *st_register_add(void *real, uint32_t uar);
@@ -135,7 +135,7 @@ void st_gpu_qp_restart(const void *shadow, uint32_t qpn, uint32_t object,
  * more. To be called before the register goes. Totals are 0 for one that is not known. */
 void st_gpu_qp_remove(const void *shadow, uint32_t qpn, struct st_gpu_qp_totals *totals);
 
-/* --- decoded.c: from slots to records --------------------------------------------------------------- */
+/* --- wqe_record.c: from slots to records --------------------------------------------------------------- */
 
 struct st_gpu_stream { /* of one queue pair: whose records these are */
     uint32_t object, qpn;

@@ -75,7 +75,7 @@ struct st_uar {
     uint32_t object;
     uint32_t page_id;
     uint32_t serial;               /* later ones are greater */
-    uint32_t pairs;                /* queue pairs that were taken to it */
+    uint32_t qps;                /* queue pairs that were taken to it */
     struct ibv_context *context;
     struct mlx5dv_devx_uar *real;  /* NULL: of a queue pair that libmlx5 made */
     const void *at;                /* the real register */
@@ -101,9 +101,9 @@ struct st_umem {
 };
 const struct st_umem *st_umem_of(const struct ibv_context *context, uint32_t id);
 
-/* --- pair_object.c: a queue pair made by DEVX, and its objects --------------------------------------- */
+/* --- devx_qp.c: a queue pair made by DEVX, and its objects --------------------------------------- */
 
-struct st_devx_pair {
+struct st_devx_qp {
     uint32_t object, qpn, type;
     bool described;  /* its object has been written */
     bool followed;   /* the sweeper knows it */
@@ -122,13 +122,13 @@ struct st_devx_pair {
     struct st_gpu_qp_totals totals;
 };
 /* From a successful CREATE_QP. */
-void st_devx_pair_created(struct st_devx_pair *pair, const uint8_t *in, size_t in_size);
+void st_devx_qp_created(struct st_devx_qp *qp, const uint8_t *in, size_t in_size);
 /* From a successful command that modified it. */
-void st_devx_pair_modified(struct st_devx_pair *pair, const uint8_t *in, size_t in_size,
+void st_devx_qp_modified(struct st_devx_qp *qp, const uint8_t *in, size_t in_size,
                            uint64_t t_tsc);
 /* Before it is destroyed: what was rung is forwarded and copied, then it is forgotten. */
-void st_devx_pair_leave(struct st_devx_pair *pair);
+void st_devx_qp_leave(struct st_devx_qp *qp);
 /* It was destroyed. */
-void st_devx_pair_destroyed(struct st_devx_pair *pair, uint64_t t_tsc);
+void st_devx_qp_destroyed(struct st_devx_qp *qp, uint64_t t_tsc);
 
 #endif

@@ -34,10 +34,10 @@ static void *find(void *handle, const char *name, const char *version)
 static void fill(struct st_copy *copy, void *handle)
 {
     struct st_mlx5_library *library = (void *)copy;
-#define ST_LOAD(name, version) library->name = (__typeof__(library->name))find(handle, #name, version);
-    ST_MLX5_WRAPPED(ST_LOAD)
-    ST_MLX5_CALLED(ST_LOAD)
-#undef ST_LOAD
+#define ST_FILL(name, version) library->name = (__typeof__(library->name))find(handle, #name, version);
+    ST_MLX5_WRAPPED(ST_FILL)
+    ST_MLX5_CALLED(ST_FILL)
+#undef ST_FILL
     library->init_obj_1_0 =
         (__typeof__(library->init_obj_1_0))find(handle, "mlx5dv_init_obj", "MLX5_1.0");
 }

@@ -61,7 +61,7 @@ void *st_register_add(void *real, uint32_t uar)
     }
     one->uar = uar;
     one->users = 1;
-    one->pairs = 0;
+    one->qps = 0;
     one->alternates = false;
     one->recent = NULL;
     one->real = real;

@@ -132,10 +132,10 @@ __attribute__((destructor)) static void drain(void)
     ST_ADD(&st_hurry, 1);
     while (ST_LOAD(&st_copier_done) < ST_LOAD(&st_to_copier.in) && monotonic_ns() < until)
         st_nap(20);
-    for (uint32_t i = 0; i < ST_LOAD(&st_pairs_used); i++) {
-        struct st_pair *pair = &st_pairs[i];
-        uint64_t recorded = ST_LOAD(&pair->recorded), forwarded = ST_LOAD(&pair->forwarded);
-        if (ST_LOAD(&pair->state) >= ST_ACTIVE && pair->ring && forwarded > recorded)
+    for (uint32_t i = 0; i < ST_LOAD(&st_gpu_qps_used); i++) {
+        struct st_gpu_qp *qp = &st_gpu_qps[i];
+        uint64_t recorded = ST_LOAD(&qp->recorded), forwarded = ST_LOAD(&qp->forwarded);
+        if (ST_LOAD(&qp->state) >= ST_ACTIVE && qp->ring && forwarded > recorded)
             st_lost("gpu: slots not recorded before the end of the process", forwarded - recorded);
     }
 }

@@ -9,8 +9,8 @@
 #include "gpu.h"
 
 #define ST_REGISTERS 2048u
-#define ST_PAIRS 4096u
-#define ST_PAIR_SLOTS_MAX 32768u
+#define ST_GPU_QPS 4096u
+#define ST_RING_SLOTS_MAX 32768u
 #define ST_PAGE_MASK 0xfffu
 #define ST_LINE __attribute__((aligned(64)))
 
@@ -27,21 +27,21 @@ static inline bool st_swap_state(uint32_t *state, uint32_t from, uint32_t to)
 /* Of registers and of queue pairs. ENDING: asked for; ENDED: nobody uses it, whoever asked may
  * free it; ABANDONED: whoever asked does not wait any longer; GONE: and has gone, the last user
  * frees it. */
-enum st_state { ST_FREE, ST_MAKING, ST_ACTIVE, ST_ENDING, ST_ENDED, ST_ABANDONED, ST_GONE };
+enum st_swept_state { ST_FREE, ST_MAKING, ST_ACTIVE, ST_ENDING, ST_ENDED, ST_ABANDONED, ST_GONE };
 
 struct st_source;
 
 struct st_register {
     uint32_t state, uar;
     uint32_t users;   /* of the program */
-    uint32_t pairs;   /* that ring here: several can overwrite each other's values */
+    uint32_t qps;   /* that ring here: several can overwrite each other's values */
     bool alternates;  /* its other half has been used */
     volatile uint64_t *shadow, *real;
-    struct st_pair *recent; /* sweeper: the last one that rang */
+    struct st_gpu_qp *recent; /* sweeper: the last one that rang */
     uint8_t *page;    /* the shadow's */
 } ST_LINE;
 
-struct st_pair {
+struct st_gpu_qp {
     uint32_t state;
     uint32_t life; /* of this state: what is on its way may be of a former one */
     struct st_gpu_qp_new made;
@@ -66,8 +66,8 @@ struct st_pair {
 } ST_LINE;
 
 extern struct st_register st_registers[ST_REGISTERS];
-extern struct st_pair st_pairs[ST_PAIRS];
-extern uint32_t st_registers_used, st_pairs_used; /* those beyond have never been */
+extern struct st_gpu_qp st_gpu_qps[ST_GPU_QPS];
+extern uint32_t st_registers_used, st_gpu_qps_used; /* those beyond have never been */
 extern uint32_t st_attention;                     /* counts: look at the states again */
 
 /* --- hand-over between sweeper and copier: one writer, one reader -------------------------------- */
@@ -75,7 +75,7 @@ extern uint32_t st_attention;                     /* counts: look at the states 
 #define ST_QUEUE (1u << 14)
 enum st_message_kind { ST_RUNG, ST_LEFT, ST_RECORD };
 struct st_message {
-    uint32_t pair, life, kind;
+    uint32_t qp, life, kind;
     uint32_t index16; /* ST_RECORD: what the doorbell record says */
     uint64_t index, t_tsc;
 };
@@ -124,19 +124,19 @@ void st_nap(uint32_t us);
 /* Waits until the state is no longer `state`; false: it still is. */
 bool st_repeater_wait(const uint32_t *state, uint32_t value, uint32_t ms);
 
-/* --- register.c, pair.c ------------------------------------------------------------------------------- */
+/* --- register.c, qp.c ------------------------------------------------------------------------------- */
 
 /* The register of a shadow, or NULL. */
 struct st_register *st_register_of(const void *shadow);
 /* The queue pair that rings with this number on a register of this page, or NULL. */
-struct st_pair *st_pair_find(const struct st_register *at, uint32_t qpn);
+struct st_gpu_qp *st_gpu_qp_find(const struct st_register *at, uint32_t qpn);
 /* Doorbells no longer find it. */
-void st_pair_hide(struct st_pair *pair);
+void st_gpu_qp_hide(struct st_gpu_qp *qp);
 
 /* --- forward.c: the sweeper's, one doorbell ------------------------------------------------------------- */
 
-/* Forwards a doorbell that moves the pair's index by `slots`; flags: enum st_doorbell_flag. */
-void st_forward(struct st_pair *pair, struct st_register *at, uint32_t half, uint64_t value,
+/* Forwards a doorbell that moves the QP's index by `slots`; flags: enum st_doorbell_flag. */
+void st_forward(struct st_gpu_qp *qp, struct st_register *at, uint32_t half, uint64_t value,
                 uint32_t slots, uint32_t flags, uint64_t t_tsc);
 /* That of a queue pair which is not known. */
 void st_forward_unknown(struct st_register *at, uint32_t half, uint64_t value, uint64_t t_tsc);
@@ -162,15 +162,17 @@ extern uint32_t st_hurry;       /* counts: somebody waits, do not gather */
 
 /* --- dbrec.c: the copier's, doorbell records ------------------------------------------------------------ */
 
-/* Set by others: a register with several pairs was used, look at all their records. */
+/* Set by others: a register with several QPs was used, look at all their records. */
 extern uint32_t st_changed;
 extern uint64_t st_records_rounds; /* in which they were looked at */
-/* Reads what is due; between two batches. */
+/* Is it time to read them? */
+bool st_records_due(void);
+/* Reads them; while no copy is under way. */
 void st_records_look(void);
 
 /* --- source.c: reading the program's memory ------------------------------------------------------------ */
 
-#define ST_SOURCE_SLOT_BYTES (ST_PAIR_SLOTS_MAX * ST_GPU_SLOT_BYTES)
+#define ST_SOURCE_SLOT_BYTES (ST_RING_SLOTS_MAX * ST_GPU_SLOT_BYTES)
 /* Where the memory at an address can be read; made on first use of a context. NULL: it cannot. */
 struct st_source *st_source_of(uint64_t address);
 /* Copies to `at` in the source's buffer; done at once, or at the next st_sources_wait. */

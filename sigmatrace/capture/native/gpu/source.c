@@ -11,7 +11,7 @@
 
 #define PIECE_BYTES 4096u
 #define SOURCES 17u /* the host, and contexts */
-#define RECORD_BYTES (ST_PAIRS * 4u)
+#define RECORD_BYTES (ST_GPU_QPS * 4u)
 #define BUFFER_BYTES (ST_SOURCE_SLOT_BYTES + RECORD_BYTES)
 
 struct st_source {

@@ -17,42 +17,42 @@ static struct st_register *active[ST_REGISTERS];
 static uint32_t active_count;
 static uint64_t last_ring;
 
-static struct st_pair *find(struct st_register *at, uint32_t qpn)
+static struct st_gpu_qp *find(struct st_register *at, uint32_t qpn)
 {
-    struct st_pair *pair = at->recent;
-    if (pair && pair->stream.qpn == qpn && pair->at == at)
-        return pair;
-    pair = st_pair_find(at, qpn);
-    if (pair && pair->at != at) { /* of a register on the same page: now it is known better */
-        if (pair->at)
-            __atomic_sub_fetch(&pair->at->pairs, 1, __ATOMIC_RELAXED);
-        __atomic_add_fetch(&at->pairs, 1, __ATOMIC_RELAXED);
-        ST_STORE(&pair->at, at);
+    struct st_gpu_qp *qp = at->recent;
+    if (qp && qp->stream.qpn == qpn && qp->at == at)
+        return qp;
+    qp = st_gpu_qp_find(at, qpn);
+    if (qp && qp->at != at) { /* of a register on the same page: now it is known better */
+        if (qp->at)
+            __atomic_sub_fetch(&qp->at->qps, 1, __ATOMIC_RELAXED);
+        __atomic_add_fetch(&at->qps, 1, __ATOMIC_RELAXED);
+        ST_STORE(&qp->at, at);
     }
-    return at->recent = pair;
+    return at->recent = qp;
 }
 
 static void ring(struct st_register *at, uint32_t half, uint64_t value)
 {
     uint64_t t_tsc = last_ring = st_now();
     struct st_doorbell_value said = st_doorbell_decode(value);
-    struct st_pair *pair = find(at, said.qpn);
+    struct st_gpu_qp *qp = find(at, said.qpn);
     at->alternates |= half;
-    if (!pair) {
+    if (!qp) {
         st_forward_unknown(at, half, value, t_tsc);
         return;
     }
-    if (ST_LOAD(&at->pairs) > 1)
+    if (ST_LOAD(&at->qps) > 1)
         ST_STORE(&st_changed, 1);
-    uint16_t slots = (uint16_t)(said.index - (uint16_t)pair->forwarded);
-    if (slots > ST_PAIR_SLOTS_MAX) {
-        if (pair->synthesized) /* a newer one was forwarded from the doorbell record */
+    uint16_t slots = (uint16_t)(said.index - (uint16_t)qp->forwarded);
+    if (slots > ST_RING_SLOTS_MAX) {
+        if (qp->synthesized) /* a newer one was forwarded from the doorbell record */
             return;
         st_lost("gpu: doorbell whose index went back", 1);
         slots = 0;
     }
-    bool again = !slots && value == pair->value;
-    st_forward(pair, at, half, value, slots, again ? ST_DOORBELL_AGAIN : 0, t_tsc);
+    bool again = !slots && value == qp->value;
+    st_forward(qp, at, half, value, slots, again ? ST_DOORBELL_AGAIN : 0, t_tsc);
 }
 
 /* A doorbell, and 0 (which none is) in its place: so one that comes later is seen, even if it is
@@ -103,15 +103,15 @@ static uint64_t doorbell_of(uint32_t qpn, uint16_t index)
 /* The copier has read a doorbell record. */
 static void answer(const struct st_message *message)
 {
-    struct st_pair *pair = &st_pairs[message->pair];
-    uint32_t state = ST_LOAD(&pair->state);
-    if (pair->life != message->life || (state != ST_ACTIVE && state != ST_ENDING) || !pair->at ||
-        ST_LOAD(&pair->at->state) != ST_ACTIVE)
+    struct st_gpu_qp *qp = &st_gpu_qps[message->qp];
+    uint32_t state = ST_LOAD(&qp->state);
+    if (qp->life != message->life || (state != ST_ACTIVE && state != ST_ENDING) || !qp->at ||
+        ST_LOAD(&qp->at->state) != ST_ACTIVE)
         return;
-    uint16_t ahead = (uint16_t)(message->index16 - (uint16_t)pair->forwarded);
-    uint32_t most = pair->made.sq_slots ? pair->made.sq_slots : ST_PAIR_SLOTS_MAX;
-    if (ahead && ahead <= most && ST_LOAD(&pair->at->pairs) > 1)
-        st_forward(pair, pair->at, 0, doorbell_of(pair->made.qpn, (uint16_t)message->index16),
+    uint16_t ahead = (uint16_t)(message->index16 - (uint16_t)qp->forwarded);
+    uint32_t most = qp->made.sq_slots ? qp->made.sq_slots : ST_RING_SLOTS_MAX;
+    if (ahead && ahead <= most && ST_LOAD(&qp->at->qps) > 1)
+        st_forward(qp, qp->at, 0, doorbell_of(qp->made.qpn, (uint16_t)message->index16),
                    ahead, ST_DOORBELL_SYNTHESIZED, st_now());
 }
 
@@ -123,35 +123,35 @@ static void answer_all(void)
 }
 
 /* After a last look; false: the copier could not be told, and will be. */
-static bool leave(struct st_pair *pair)
+static bool leave(struct st_gpu_qp *qp)
 {
-    struct st_register *at = pair->at;
+    struct st_register *at = qp->at;
     answer_all(); /* its record was read before it was to end */
     if (at)
         sweep(at);
-    struct st_message message = {.pair = (uint32_t)(pair - st_pairs),
-                                 .life = pair->life,
+    struct st_message message = {.qp = (uint32_t)(qp - st_gpu_qps),
+                                 .life = qp->life,
                                  .kind = ST_LEFT,
-                                 .index = pair->forwarded,
-                                 .t_tsc = pair->t_tsc};
-    st_pair_hide(pair);
+                                 .index = qp->forwarded,
+                                 .t_tsc = qp->t_tsc};
+    st_gpu_qp_hide(qp);
     for (uint32_t i = 0; i < active_count; i++)
-        if (active[i]->recent == pair)
+        if (active[i]->recent == qp)
             active[i]->recent = NULL;
     if (at)
-        __atomic_sub_fetch(&at->pairs, 1, __ATOMIC_RELAXED);
-    ST_STORE(&pair->at, NULL);
+        __atomic_sub_fetch(&at->qps, 1, __ATOMIC_RELAXED);
+    ST_STORE(&qp->at, NULL);
     bool told = st_queue_put(&st_to_copier, &message);
-    ST_STORE(&pair->left, told);
+    ST_STORE(&qp->left, told);
     return told;
 }
 
 static void end_register(struct st_register *at)
 {
     sweep(at);
-    for (uint32_t i = 0; i < ST_LOAD(&st_pairs_used); i++)
-        if (st_pairs[i].at == at)
-            ST_STORE(&st_pairs[i].at, NULL);
+    for (uint32_t i = 0; i < ST_LOAD(&st_gpu_qps_used); i++)
+        if (st_gpu_qps[i].at == at)
+            ST_STORE(&st_gpu_qps[i].at, NULL);
     if (!st_swap_state(&at->state, ST_ENDING, ST_ENDED))
         ST_STORE(&at->state, ST_FREE);
 }
@@ -160,10 +160,10 @@ static void end_register(struct st_register *at)
 static bool attend(void)
 {
     bool all = true;
-    for (uint32_t i = 0; i < ST_LOAD(&st_pairs_used); i++) {
-        uint32_t state = ST_LOAD(&st_pairs[i].state);
-        if ((state == ST_ENDING || state >= ST_ABANDONED) && !st_pairs[i].left)
-            all &= leave(&st_pairs[i]);
+    for (uint32_t i = 0; i < ST_LOAD(&st_gpu_qps_used); i++) {
+        uint32_t state = ST_LOAD(&st_gpu_qps[i].state);
+        if ((state == ST_ENDING || state >= ST_ABANDONED) && !st_gpu_qps[i].left)
+            all &= leave(&st_gpu_qps[i]);
     }
     active_count = 0;
     for (uint32_t i = 0; i < ST_LOAD(&st_registers_used); i++) {

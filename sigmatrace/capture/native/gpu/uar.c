@@ -89,8 +89,8 @@ struct st_uar *st_uar_of_page(const struct ibv_context *context, uint32_t page_i
     for EACH_UAR(uar) {
         if (!uar->real || uar->context != context || uar->page_id != page_id)
             continue;
-        if (!best || uar->pairs < best->pairs ||
-            (uar->pairs == best->pairs && uar->serial > best->serial))
+        if (!best || uar->qps < best->qps ||
+            (uar->qps == best->qps && uar->serial > best->serial))
             best = uar;
     }
     return best;

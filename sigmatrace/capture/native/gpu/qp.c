@@ -9,8 +9,8 @@
 #define COPIED_MS 50u
 #define RECORD_MS 200u /* the copier may wait for a CPU */
 
-struct st_pair st_pairs[ST_PAIRS];
-uint32_t st_pairs_used;
+struct st_gpu_qp st_gpu_qps[ST_GPU_QPS];
+uint32_t st_gpu_qps_used;
 
 static struct st_handle_table by_number;
 static uint32_t turn;
@@ -22,71 +22,71 @@ static const void *name_of(const volatile void *real, uint32_t qpn)
                           (uintptr_t)qpn << 4);
 }
 
-struct st_pair *st_pair_find(const struct st_register *at, uint32_t qpn)
+struct st_gpu_qp *st_gpu_qp_find(const struct st_register *at, uint32_t qpn)
 {
     return st_handle_find(&by_number, name_of(at->real, qpn));
 }
 
-void st_pair_hide(struct st_pair *pair)
+void st_gpu_qp_hide(struct st_gpu_qp *qp)
 {
-    st_handle_remove(&by_number, pair->name, pair);
+    st_handle_remove(&by_number, qp->name, qp);
 }
 
-static struct st_pair *claim(void)
+static struct st_gpu_qp *claim(void)
 {
-    for (uint32_t i = 0; i < ST_PAIRS; i++) {
-        uint32_t at = ST_ADD(&turn, 1) % ST_PAIRS;
-        if (!st_swap_state(&st_pairs[at].state, ST_FREE, ST_MAKING))
+    for (uint32_t i = 0; i < ST_GPU_QPS; i++) {
+        uint32_t at = ST_ADD(&turn, 1) % ST_GPU_QPS;
+        if (!st_swap_state(&st_gpu_qps[at].state, ST_FREE, ST_MAKING))
             continue;
-        uint32_t used = ST_LOAD(&st_pairs_used);
+        uint32_t used = ST_LOAD(&st_gpu_qps_used);
         while (used < at + 1 &&
-               !__atomic_compare_exchange_n(&st_pairs_used, &used, at + 1, false,
+               !__atomic_compare_exchange_n(&st_gpu_qps_used, &used, at + 1, false,
                                             __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
             ;
-        return &st_pairs[at];
+        return &st_gpu_qps[at];
     }
     return NULL;
 }
 
 /* What a former queue pair left is forgotten; its life ends with a new number. */
-static void begin(struct st_pair *pair, const struct st_gpu_qp_new *new, struct st_register *at,
+static void begin(struct st_gpu_qp *qp, const struct st_gpu_qp_new *new, struct st_register *at,
                   struct st_source *ring, struct st_source *record)
 {
-    uint32_t life = pair->life + 1;
-    memset((uint8_t *)pair + sizeof(pair->state), 0, sizeof(*pair) - sizeof(pair->state));
-    pair->life = life;
-    pair->made = *new;
-    pair->stream = (struct st_gpu_stream){new->object, new->qpn, new->has_av, {0}};
-    memcpy(pair->stream.prefix, new->prefix, sizeof(new->prefix));
-    pair->at = at;
-    pair->name = name_of(at->real, new->qpn);
-    pair->ring = ring;
-    pair->record = record;
+    uint32_t life = qp->life + 1;
+    memset((uint8_t *)qp + sizeof(qp->state), 0, sizeof(*qp) - sizeof(qp->state));
+    qp->life = life;
+    qp->made = *new;
+    qp->stream = (struct st_gpu_stream){new->object, new->qpn, new->has_av, {0}};
+    memcpy(qp->stream.prefix, new->prefix, sizeof(new->prefix));
+    qp->at = at;
+    qp->name = name_of(at->real, new->qpn);
+    qp->ring = ring;
+    qp->record = record;
 }
 
 static bool add(const struct st_gpu_qp_new *new, struct st_register *at, struct st_source *ring,
                 struct st_source *record)
 {
-    struct st_pair *pair = claim();
-    if (!pair) {
+    struct st_gpu_qp *qp = claim();
+    if (!qp) {
         st_lost("gpu: queue pair beyond the number that can be followed", 1);
         return false;
     }
-    begin(pair, new, at, ring, record);
-    ST_STORE(&pair->state, ST_ACTIVE);
-    if (!st_handle_publish(&by_number, pair->name, pair)) {
-        ST_STORE(&pair->state, ST_FREE);
+    begin(qp, new, at, ring, record);
+    ST_STORE(&qp->state, ST_ACTIVE);
+    if (!st_handle_publish(&by_number, qp->name, qp)) {
+        ST_STORE(&qp->state, ST_FREE);
         st_lost("gpu: queue pair beyond the number that can be followed", 1);
         return false;
     }
-    ST_ADD(&at->pairs, 1);
+    ST_ADD(&at->qps, 1);
     return true;
 }
 
 bool st_gpu_qp_add(const struct st_gpu_qp_new *new)
 {
     struct st_register *at = st_register_of(new->shadow);
-    bool ring = new->sq && new->sq_slots && new->sq_slots <= ST_PAIR_SLOTS_MAX &&
+    bool ring = new->sq && new->sq_slots && new->sq_slots <= ST_RING_SLOTS_MAX &&
                 !(new->sq_slots & (new->sq_slots - 1)) && st_gpu_config.order != ST_COPY_OFF;
     if (!at || !st_repeater_here())
         return false;
@@ -95,24 +95,24 @@ bool st_gpu_qp_add(const struct st_gpu_qp_new *new)
 }
 
 /* The register may have gone before, and with it the name. */
-static struct st_pair *named(const void *shadow, uint32_t qpn)
+static struct st_gpu_qp *named(const void *shadow, uint32_t qpn)
 {
-    for (uint32_t i = 0; i < ST_LOAD(&st_pairs_used); i++) {
-        struct st_pair *pair = &st_pairs[i];
-        if (ST_LOAD(&pair->state) == ST_ACTIVE && pair->made.qpn == qpn &&
-            pair->made.shadow == shadow)
-            return pair;
+    for (uint32_t i = 0; i < ST_LOAD(&st_gpu_qps_used); i++) {
+        struct st_gpu_qp *qp = &st_gpu_qps[i];
+        if (ST_LOAD(&qp->state) == ST_ACTIVE && qp->made.qpn == qpn &&
+            qp->made.shadow == shadow)
+            return qp;
     }
     return NULL;
 }
 
 /* The copier did not come to its end in time. Totals are told next: they should not miss what it is
  * recording just now; but the program waits no longer than for the copy. */
-static void abandon(struct st_pair *pair)
+static void abandon(struct st_gpu_qp *qp)
 {
     uint64_t until = st_now() + COPIED_MS * 1000 * st_tsc_per_us;
-    st_pair_hide(pair);
-    while (__atomic_load_n(&pair->reading, __ATOMIC_SEQ_CST) && st_repeater_here()) {
+    st_gpu_qp_hide(qp);
+    while (__atomic_load_n(&qp->reading, __ATOMIC_SEQ_CST) && st_repeater_here()) {
         if (st_now() > until) {
             st_lost("gpu: queue pair whose totals may not count its last slots", 1);
             return;
@@ -122,11 +122,11 @@ static void abandon(struct st_pair *pair)
 }
 
 /* Of a shared register: a last doorbell may have been overwritten; the record tells. The sweeper
- * takes what it says before it lets the pair go. */
-static void look_at_record(const struct st_pair *pair)
+ * takes what it says before it lets the QP go. */
+static void look_at_record(const struct st_gpu_qp *qp)
 {
-    const struct st_register *at = ST_LOAD(&pair->at);
-    if (!pair->record || !at || ST_LOAD(&at->pairs) < 2 || !st_repeater_here())
+    const struct st_register *at = ST_LOAD(&qp->at);
+    if (!qp->record || !at || ST_LOAD(&at->qps) < 2 || !st_repeater_here())
         return;
     uint64_t wanted = ST_LOAD(&st_records_rounds) + 2; /* one may be on its way already */
     uint64_t until = st_now() + RECORD_MS * 1000 * st_tsc_per_us;
@@ -141,55 +141,55 @@ static void look_at_record(const struct st_pair *pair)
 }
 
 /* False: not all is done. */
-static bool finish(struct st_pair *pair)
+static bool finish(struct st_gpu_qp *qp)
 {
     if (!st_repeater_here())
         return false;
     ST_ADD(&st_hurry, 1);
     ST_ADD(&st_attention, 1);
-    if (!st_repeater_wait(&pair->left, false, SWEPT_MS))
+    if (!st_repeater_wait(&qp->left, false, SWEPT_MS))
         st_lost("gpu: queue pair whose last doorbells may not have been seen", 1);
-    return st_repeater_wait(&pair->state, ST_ENDING, COPIED_MS);
+    return st_repeater_wait(&qp->state, ST_ENDING, COPIED_MS);
 }
 
-static void end(struct st_pair *pair, struct st_gpu_qp_totals *totals)
+static void end(struct st_gpu_qp *qp, struct st_gpu_qp_totals *totals)
 {
-    look_at_record(pair);
-    if (!st_swap_state(&pair->state, ST_ACTIVE, ST_ENDING))
+    look_at_record(qp);
+    if (!st_swap_state(&qp->state, ST_ACTIVE, ST_ENDING))
         return;
-    bool ended = finish(pair) || !st_swap_state(&pair->state, ST_ENDING, ST_ABANDONED);
+    bool ended = finish(qp) || !st_swap_state(&qp->state, ST_ENDING, ST_ABANDONED);
     if (!ended)
-        abandon(pair);
-    uint64_t slots = ST_LOAD(&pair->forwarded), recorded = ST_LOAD(&pair->recorded);
+        abandon(qp);
+    uint64_t slots = ST_LOAD(&qp->forwarded), recorded = ST_LOAD(&qp->recorded);
     *totals = (struct st_gpu_qp_totals){
-        .doorbells = ST_LOAD(&pair->doorbells),
+        .doorbells = ST_LOAD(&qp->doorbells),
         .slots = slots,
-        .invalid_slots = ST_LOAD(&pair->invalid),
+        .invalid_slots = ST_LOAD(&qp->invalid),
         .uncopied_slots = slots - recorded};
-    if (ended || !st_swap_state(&pair->state, ST_ABANDONED, ST_GONE))
-        ST_STORE(&pair->state, ST_FREE);
+    if (ended || !st_swap_state(&qp->state, ST_ABANDONED, ST_GONE))
+        ST_STORE(&qp->state, ST_FREE);
 }
 
 void st_gpu_qp_remove(const void *shadow, uint32_t qpn, struct st_gpu_qp_totals *totals)
 {
-    struct st_pair *pair = named(shadow, qpn);
+    struct st_gpu_qp *qp = named(shadow, qpn);
     memset(totals, 0, sizeof(*totals));
-    if (pair)
-        end(pair, totals);
+    if (qp)
+        end(qp, totals);
 }
 
 void st_gpu_qp_restart(const void *shadow, uint32_t qpn, uint32_t object,
                        struct st_gpu_qp_totals *totals)
 {
     struct st_register *at = st_register_of(shadow);
-    struct st_pair *pair = named(shadow, qpn);
+    struct st_gpu_qp *qp = named(shadow, qpn);
     memset(totals, 0, sizeof(*totals));
-    if (!pair)
+    if (!qp)
         return;
-    struct st_gpu_qp_new new = pair->made;
-    struct st_source *ring = pair->ring, *record = pair->record;
+    struct st_gpu_qp_new new = qp->made;
+    struct st_source *ring = qp->ring, *record = qp->record;
     new.object = object;
-    end(pair, totals);
+    end(qp, totals);
     if (at)
         add(&new, at, ring, record);
 }
