@@ -13,8 +13,8 @@ from native_run import NATIVE, compile_c, environment
 HERE = Path(__file__).parent
 # Of the shim, all but what looks into libmlx5 and CUDA.
 PARTS = (
-    *("wqe", "decoded", "monitor", "source", "repeater", "register"),
-    *("pair", "forward", "sweeper", "copier", "dbrec"),
+    *("wqe", "wqe_record", "monitor", "source", "repeater", "register"),
+    *("qp", "forward", "sweeper", "copier", "dbrec"),
 )
 
 
