@@ -52,3 +52,17 @@ def test_a_wrapper_finds_the_real_function(
         timeout=30,
     )
     assert (done.returncode, done.stdout.strip()) == (0, expected), done.stderr
+
+
+@pytest.mark.parametrize("sanitizer", ["libasan.so", "libtsan.so"])
+@pytest.mark.parametrize("shim", ["ofi", "ucx", "verbs", "gpu"])
+def test_a_program_under_a_sanitizer_starts(native_lib: Path, sanitizer: str, shim: str) -> None:
+    """It looks libc's functions up by dlsym, and calls none of them before it has found it."""
+    command = ["cc", f"-print-file-name={sanitizer}"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    runtime = Path(told.stdout.strip())
+    assert runtime.is_absolute(), f"{sanitizer} is not beside the compiler"
+    preload = f"{runtime} {native_lib / f'libsigmatrace_{shim}.so'}"
+    env = environment(None, LD_PRELOAD=preload)
+    done = subprocess.run(["true"], env=env, capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -5,29 +5,37 @@
 #include <elf.h>
 #include <errno.h>
 #include <link.h>
-#include <string.h>
 
 #include "core.h"
 
 #define HIDDEN_VERSION 0x8000u
 
-struct wanted {
-    const char *object, *symbol;
-    void *found;
-};
+/* Down to st_real_dlsym, no function of libc is called: a sanitizer, which wraps many, looks them up by
+ * dlsym before they can be. */
+static bool is_equal(const char *a, const char *b)
+{
+    for (; *a && *a == *b; a++)
+        b++;
+    return *a == *b;
+}
 
 static bool is_object(const char *path, const char *start)
 {
-    const char *base = strrchr(path, '/');
-    return !strncmp(base ? base + 1 : path, start, strlen(start));
+    const char *base = path;
+    for (const char *p = path; *p; p++)
+        if (*p == '/')
+            base = p + 1;
+    for (; *start && *base == *start; base++)
+        start++;
+    return !*start;
 }
 
-static const void *table_of(const struct dl_phdr_info *info, const ElfW(Dyn) *dynamic, ElfW(Sxword) tag)
+static const void *table_of(const struct link_map *map, ElfW(Sxword) tag)
 {
-    for (; dynamic->d_tag != DT_NULL; dynamic++)
+    for (const ElfW(Dyn) *dynamic = map->l_ld; dynamic->d_tag != DT_NULL; dynamic++)
         if (dynamic->d_tag == tag) {
             ElfW(Addr) at = dynamic->d_un.d_ptr; /* glibc has relocated it, except in the vdso */
-            return (const void *)(at < info->dlpi_addr ? at + info->dlpi_addr : at);
+            return (const void *)(at < map->l_addr ? at + map->l_addr : at);
         }
     return NULL;
 }
@@ -41,49 +49,38 @@ static uint32_t gnu_hash(const char *name)
 }
 
 /* The default version of a symbol, by the object's GNU hash table. */
-static int look_in(struct dl_phdr_info *info, size_t size, void *data)
+static void *look_in(const struct link_map *map, const char *name)
 {
-    struct wanted *wanted = data;
-    const ElfW(Dyn) *dynamic = NULL;
-    (void)size;
-    if (!is_object(info->dlpi_name, wanted->object))
-        return 0;
-    for (int i = 0; i < info->dlpi_phnum; i++)
-        if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
-            dynamic = (const void *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
-    if (!dynamic)
-        return 0;
-    const uint32_t *table = table_of(info, dynamic, DT_GNU_HASH);
-    const ElfW(Sym) *symbols = table_of(info, dynamic, DT_SYMTAB);
-    const char *strings = table_of(info, dynamic, DT_STRTAB);
-    const uint16_t *versions = table_of(info, dynamic, DT_VERSYM);
+    const uint32_t *table = table_of(map, DT_GNU_HASH);
+    const ElfW(Sym) *symbols = table_of(map, DT_SYMTAB);
+    const char *strings = table_of(map, DT_STRTAB);
+    const uint16_t *versions = table_of(map, DT_VERSYM);
     if (!table || !symbols || !strings)
-        return 0;
-    uint32_t buckets = table[0], first = table[1], bloom = table[2], hash = gnu_hash(wanted->symbol);
+        return NULL;
+    uint32_t buckets = table[0], first = table[1], bloom = table[2], hash = gnu_hash(name);
     const uint32_t *bucket = (const uint32_t *)((const ElfW(Addr) *)(table + 4) + bloom);
     const uint32_t *chain = bucket + buckets - first;
     for (uint32_t i = bucket[hash % buckets]; i >= first; i++) {
         if ((chain[i] | 1) == (hash | 1) && symbols[i].st_shndx != SHN_UNDEF &&
-            !strcmp(strings + symbols[i].st_name, wanted->symbol) &&
-            !(versions && versions[i] & HIDDEN_VERSION)) {
-            wanted->found = (void *)(info->dlpi_addr + symbols[i].st_value);
-            return 1;
-        }
+            is_equal(strings + symbols[i].st_name, name) &&
+            !(versions && versions[i] & HIDDEN_VERSION))
+            return (void *)(map->l_addr + symbols[i].st_value);
         if (chain[i] & 1)
             break;
     }
-    return 0;
+    return NULL;
 }
 
+/* The loader's own list: libc stands before all that is loaded later. */
 static void *libc_function(const char *name)
 {
     static const char *const objects[] = {"libc.so", "libdl.so"}; /* libdl: before glibc 2.34 */
-    struct wanted wanted = {.symbol = name};
-    for (size_t i = 0; !wanted.found && i < 2; i++) {
-        wanted.object = objects[i];
-        dl_iterate_phdr(look_in, &wanted);
-    }
-    return wanted.found;
+    void *found = NULL;
+    for (size_t i = 0; !found && i < 2; i++)
+        for (const struct link_map *map = _r_debug.r_map; map && !found; map = map->l_next)
+            if (is_object(map->l_name, objects[i]))
+                found = look_in(map, name);
+    return found;
 }
 
 st_dlsym_function st_real_dlsym(void)
@@ -172,7 +169,7 @@ static void *in_scope_of(st_dlsym_function look, const char *name, const void *r
 static void *in_scopes(const char *name, const void *return_address)
 {
     st_dlsym_function look = st_real_dlsym();
-    void *found = strcmp(name, "dlsym") ? st_foreign(look(RTLD_NEXT, name)) : (void *)look;
+    void *found = is_equal(name, "dlsym") ? (void *)look : st_foreign(look(RTLD_NEXT, name));
     return found ? found : in_scope_of(look, name, return_address);
 }
 
