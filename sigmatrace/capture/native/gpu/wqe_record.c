@@ -6,7 +6,7 @@
 
 #define VECTORS 8192u /* a power of two; at most half of them are used */
 #define VECTOR_PROBES 64u
-#define NO_OPCODE 255u
+#define FENCE_MODE 2u /* and above; 1 is a small fence, which libibverbs does not know */
 
 enum send_flag { FENCE = 1, SIGNALED = 2, SOLICITED = 4 }; /* enum ibv_send_flags */
 
@@ -73,27 +73,13 @@ static uint32_t vector_of(const struct st_wqe *wqe, const struct st_gpu_stream *
 
 /* --- records ------------------------------------------------------------------------------------- */
 
-/* By enum mlx5: enum ibv_wr_opcode. Masked atomics, which that does not know, are the plain ones. */
-static uint8_t ibv_opcode(uint8_t opcode)
-{
-    static const struct {
-        uint8_t mlx5, ibv;
-    } both[] = {{0x01, 9}, {0x08, 0}, {0x09, 1}, {0x0a, 2}, {0x0b, 3}, {0x10, 4},
-                {0x11, 5}, {0x12, 6}, {0x14, 5}, {0x15, 6}, {0x1b, 7}};
-    for (uint32_t i = 0; i < sizeof(both) / sizeof(both[0]); i++)
-        if (both[i].mlx5 == opcode)
-            return both[i].ibv;
-    return NO_OPCODE;
-}
-
 static void record_request(const struct st_gpu_stream *stream, const struct st_wqe *wqe,
-                           const uint8_t *slot, uint64_t index, uint64_t t_tsc)
+                           uint64_t index, uint64_t t_tsc)
 {
-    uint8_t opcode = ibv_opcode(wqe->opcode), fm_ce_se = slot[11];
-    if (opcode == NO_OPCODE)
+    if (wqe->wr_opcode == ST_WQE_NO_REQUEST)
         return;
-    uint8_t flags = (wqe->signaled ? SIGNALED : 0) | (fm_ce_se & 2 ? SOLICITED : 0) |
-                    (fm_ce_se >> 5 >= 2 ? FENCE : 0);
+    uint8_t flags = (wqe->signaled ? SIGNALED : 0) | (wqe->solicited ? SOLICITED : 0) |
+                    (wqe->fence >= FENCE_MODE ? FENCE : 0);
     st_request(&(struct st_request_record){.t_tsc = t_tsc,
                                            .raddr = wqe->raddr,
                                            .size_bytes = (uint32_t)wqe->size_bytes,
@@ -101,7 +87,7 @@ static void record_request(const struct st_gpu_stream *stream, const struct st_w
                                            .imm = wqe->imm,
                                            .object = stream->object,
                                            .position = (uint32_t)index,
-                                           .opcode = opcode,
+                                           .opcode = wqe->wr_opcode,
                                            .sges = wqe->sges,
                                            .flags = flags,
                                            .queue = 1});
@@ -163,7 +149,7 @@ struct st_gpu_walked st_gpu_record(const struct st_gpu_stream *stream, const uin
         else
             walked.invalid++;
         if (taken && full)
-            record_request(stream, &wqe, slot, index, t_tsc);
+            record_request(stream, &wqe, index, t_tsc);
         if (full)
             record_slots(stream, slot, index, taken ? taken : 1, taken != 0, t_tsc);
         at += taken ? taken : 1;
