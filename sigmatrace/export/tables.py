@@ -72,7 +72,7 @@ def named(run: Run, name: str) -> pa.Table:
 
 
 def codes() -> pa.Table:
-    """Return what codes mean: ``field`` (name of a column), ``code`` (a bit, if flags), ``name``."""
+    """Return what codes (and bits) mean: ``field`` (name of a column), ``code``, ``name``."""
     known: dict[str, type[IntEnum] | type[IntFlag]] = {**WORDS, **OF_TABLE, **FLAGS}
     rows = [
         {"field": field, "code": int(one), "name": str(one.name).lower()}

@@ -116,8 +116,12 @@ def same_operations(run: Run) -> None:
 
 
 def same_requests(run: Run) -> None:
-    """So is each request."""
+    """So is each request; it names the peer of its operation's channel, if that is not fixed."""
     found = defaultdict(list)
+    ways = {}
+    for object_, ops in run.ops().items():
+        peers = [(op["aux"], run.channels[op["channel"]]["peer"]) for op in ops]
+        ways[object_] = {at: 0 if peer == object_ else peer for at, peer in peers}
     for r in run.trace.records(7):
         found[r["object"]].append(
             tuple(r[k] for k in ("position", "opcode", "size_bytes", "raddr", "rkey", "imm"))
@@ -127,7 +131,7 @@ def same_requests(run: Run) -> None:
         assert found[object_] == [
             (
                 *(one.index, WR[one.opcode], one.size, one.raddr, one.rkey, one.imm),
-                *(one.sges, 2 * one.signaled, 1, 0),
+                *(one.sges, 2 * one.signaled, 1, ways[object_][one.index]),
             )
             for one in posted
             if one.opcode in WR

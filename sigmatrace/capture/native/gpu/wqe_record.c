@@ -73,14 +73,24 @@ static uint32_t vector_of(const struct st_wqe *wqe, const struct st_gpu_stream *
 
 /* --- records ------------------------------------------------------------------------------------- */
 
+/* The channel's `peer`: the queue pair itself, unless each WQE says where it goes. */
+static uint64_t peer_of(const struct st_gpu_stream *stream, const struct st_wqe *wqe)
+{
+    if (!wqe->has_av)
+        return stream->object;
+    uint32_t vector = vector_of(wqe, stream);
+    return vector ? st_pair(vector, wqe->remote_qpn) : ST_UNKNOWN_PEER;
+}
+
 static void record_request(const struct st_gpu_stream *stream, const struct st_wqe *wqe,
-                           uint64_t index, uint64_t t_tsc)
+                           uint64_t peer, uint64_t index, uint64_t t_tsc)
 {
     if (wqe->wr_opcode == ST_WQE_NO_REQUEST)
         return;
     uint8_t flags = (wqe->signaled ? SIGNALED : 0) | (wqe->solicited ? SOLICITED : 0) |
                     (wqe->fence >= FENCE_MODE ? FENCE : 0);
     st_request(&(struct st_request_record){.t_tsc = t_tsc,
+                                           .wr_id = wqe->has_av ? peer : 0,
                                            .raddr = wqe->raddr,
                                            .size_bytes = (uint32_t)wqe->size_bytes,
                                            .rkey = wqe->rkey,
@@ -93,15 +103,10 @@ static void record_request(const struct st_gpu_stream *stream, const struct st_w
                                            .queue = 1});
 }
 
-static void record_op(const struct st_gpu_stream *stream, const struct st_wqe *wqe, uint64_t index,
-                      uint64_t t_tsc)
+static void record_op(const struct st_gpu_stream *stream, const struct st_wqe *wqe, uint64_t peer,
+                      uint64_t index, uint64_t t_tsc)
 {
     bool message = wqe->op == ST_OP_SEND || wqe->op == ST_OP_PUT_DATA;
-    uint64_t peer = stream->object;
-    if (wqe->has_av) {
-        uint32_t vector = vector_of(wqe, stream);
-        peer = vector ? st_pair(vector, wqe->remote_qpn) : ST_UNKNOWN_PEER;
-    }
     struct st_channel_key key = {.object = stream->object,
                                  .kind = message ? ST_KIND_MSG : ST_KIND_RMA,
                                  .dir = ST_OUT,
@@ -144,12 +149,14 @@ struct st_gpu_walked st_gpu_record(const struct st_gpu_stream *stream, const uin
         uint64_t index = first + at;
         uint32_t taken = st_wqe_decode(slot, count - at, (uint16_t)index, stream->qpn,
                                        stream->has_av, &wqe);
-        if (taken)
-            record_op(stream, &wqe, index, t_tsc);
-        else
+        if (taken) {
+            uint64_t peer = peer_of(stream, &wqe);
+            record_op(stream, &wqe, peer, index, t_tsc);
+            if (full)
+                record_request(stream, &wqe, peer, index, t_tsc);
+        } else {
             walked.invalid++;
-        if (taken && full)
-            record_request(stream, &wqe, index, t_tsc);
+        }
         if (full)
             record_slots(stream, slot, index, taken ? taken : 1, taken != 0, t_tsc);
         at += taken ? taken : 1;
