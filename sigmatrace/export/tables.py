@@ -7,17 +7,10 @@ from enum import IntEnum, IntFlag
 import numpy as np
 import pyarrow as pa
 
+from sigmatrace.export.mlx5_names import WqeCompletion, WqeFence, WqeOpcode
 from sigmatrace.export.verbs_names import WcStatus
 from sigmatrace.partition import Run, column
-from sigmatrace.schema import (
-    INDEX_TABLES,
-    STAGE_TABLES,
-    Fate,
-    RegionFate,
-    WqeCompletion,
-    WqeFence,
-    WqeOpcode,
-)
+from sigmatrace.schema import INDEX_TABLES, STAGE_TABLES, Fate, RegionFate
 from sigmatrace.trace_format import (
     Dir,
     DoorbellFlag,

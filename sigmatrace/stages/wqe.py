@@ -74,7 +74,7 @@ class Wqe(Stage):
         },
     }
     produces: ClassVar[Columns] = {
-        # opcode: schema.WqeOpcode; op: as in `ops`; decoded: 0 when the queue pair is not known.
+        # decoded: trace_format.WqeKind; 0 when the queue pair is not known.
         "wqes": {**DECODED, "decoded": "u1"},
     }
 

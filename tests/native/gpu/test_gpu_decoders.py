@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from native_run import NATIVE, compile_c
 from wqe_cases import NOP, make, mutate, reference, word_columns
 
-from sigmatrace.schema import WqeOpcode
+from sigmatrace.export.mlx5_names import WqeOpcode
 from sigmatrace.stages.kernels.wqe import decode_kernel, doorbell_kernel, walk_kernel
 from sigmatrace.stages.wqe import DECODED
 

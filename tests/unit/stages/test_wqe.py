@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sigmatrace.schema import WqeCompletion, WqeFence, WqeOpcode
+from sigmatrace.export.mlx5_names import WqeCompletion, WqeFence, WqeOpcode
 from sigmatrace.stages.wqe import DECODED, Wqe
 from sigmatrace.trace_format import Layer, Op, WqeKind
 from tests.factories import make_partition, make_run
