@@ -6,7 +6,7 @@
 
 #define VECTORS 8192u /* a power of two; at most half of them are used */
 #define VECTOR_PROBES 64u
-#define FENCE_MODE 2u /* and above; 1 is a small fence, which libibverbs does not know */
+#define LEAST_FENCE 2u /* mode 1 is a small fence, which libibverbs does not know */
 
 enum send_flag { FENCE = 1, SIGNALED = 2, SOLICITED = 4 }; /* enum ibv_send_flags */
 
@@ -88,7 +88,7 @@ static void record_request(const struct st_gpu_stream *stream, const struct st_w
     if (wqe->wr_opcode == ST_WQE_NO_REQUEST)
         return;
     uint8_t flags = (wqe->signaled ? SIGNALED : 0) | (wqe->solicited ? SOLICITED : 0) |
-                    (wqe->fence >= FENCE_MODE ? FENCE : 0);
+                    (wqe->fence >= LEAST_FENCE ? FENCE : 0);
     st_request(&(struct st_request_record){.t_tsc = t_tsc,
                                            .wr_id = wqe->has_av ? peer : 0,
                                            .raddr = wqe->raddr,
