@@ -144,6 +144,7 @@ def request_rows(part: Partition, tracks: Tracks) -> Rows:
     size = row["qp"].size
     addressed = np.isin(row["opcode"], list(ONE_SIDED))
     always = np.ones(size, bool)
+    has_wr_id = ~tracks.qps.is_gpu[row["qp"]]  # there the field holds a peer
     return Rows(
         track=tracks.numbers(Track.REQUESTS, row["qp"]),
         begin_ns=row["t_ns"],
@@ -151,7 +152,7 @@ def request_rows(part: Partition, tracks: Tracks) -> Rows:
         depth=np.zeros(size, np.uint8),
         name=row["opcode"].astype(np.uint32),
         shown=_bits(
-            *(always, always, always, addressed, addressed),
+            *(always, has_wr_id, always, addressed, addressed),
             np.isin(row["opcode"], list(WITH_IMM)),
             always,
             row["flags"] != 0,

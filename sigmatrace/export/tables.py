@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 
 import numpy as np
 import pyarrow as pa
 
+from sigmatrace.export.mlx5_names import WqeCompletion, WqeFence, WqeOpcode
 from sigmatrace.export.verbs_names import WcStatus
 from sigmatrace.partition import Run, column
 from sigmatrace.schema import INDEX_TABLES, STAGE_TABLES, Fate, RegionFate
 from sigmatrace.trace_format import (
     Dir,
+    DoorbellFlag,
     Kind,
     Layer,
     MarkKind,
@@ -30,8 +32,11 @@ OF_TABLE: dict[str, type[IntEnum]] = {
     "marks.kind": MarkKind, "requests.owner": RegionFate, "wqes.kind": WqeKind,
     "wqes.decoded": WqeKind, "requests.opcode": WrOpcode, "cqes.opcode": WcOpcode,
     "cqes.status": WcStatus, "latencies.opcode": WcOpcode, "latencies.status": WcStatus,
+    "wqes.opcode": WqeOpcode, "wqes.fence": WqeFence, "wqes.ce": WqeCompletion,
 }  # fmt: skip
 """What they mean in one table; columns of these names are something else in others."""
+FLAGS: dict[str, type[IntFlag]] = {"doorbells.flags": DoorbellFlag}
+"""What the bits of a column mean."""
 
 
 def named(run: Run, name: str) -> pa.Table:
@@ -60,10 +65,10 @@ def named(run: Run, name: str) -> pa.Table:
 
 
 def codes() -> pa.Table:
-    """Return what codes mean: ``field`` (name of a column), ``code``, ``name``."""
-    known: dict[str, type[IntEnum]] = {**WORDS, **OF_TABLE}
+    """Return what codes (and bits) mean: ``field`` (name of a column), ``code``, ``name``."""
+    known: dict[str, type[IntEnum] | type[IntFlag]] = {**WORDS, **OF_TABLE, **FLAGS}
     rows = [
-        {"field": field, "code": int(one), "name": one.name.lower()}
+        {"field": field, "code": int(one), "name": str(one.name).lower()}
         for field, words in known.items()
         for one in words
     ]

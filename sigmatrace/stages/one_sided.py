@@ -4,8 +4,8 @@ An rkey belongs to a process, the one that the queue pair is connected to, and t
 of it. Keys are used again: of several regions with one key, the one counts that contains the
 address; where that does not decide, the request is ambiguous. (When each was registered would
 decide more, but two hosts' clocks differ.) Memory that layer verbs registers is used at layer
-mlx5dv, and the other way round. A queue pair that reaches several processes (DCI) does not tell
-by its requests which one: their target is not known. Source: docs/verbs.md section 3.
+mlx5dv, and the other way round. Where a queue pair reaches several processes (DCI), each of its
+requests names its peer, as channels do (``wr_id``). Source: docs/verbs.md section 3.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sigmatrace.lookup import find_objects, object_keys
 from sigmatrace.partition import Partition, Run
 from sigmatrace.schema import INDEX_TABLES, NO_REGION, Columns, RegionFate
 from sigmatrace.stages.base import Stage, SummaryKind
-from sigmatrace.trace_format import ONE_SIDED, QUEUE_PAIR_LAYERS, Dir
+from sigmatrace.trace_format import ONE_SIDED, QUEUE_PAIR_LAYERS, Dir, Layer
 
 _IS_ONE_SIDED = np.isin(np.arange(256), list(ONE_SIDED))
 
@@ -35,6 +35,10 @@ class Regions:
     Attributes:
         object_key: Processes and objects of queue pairs (``lookup.object_keys``), ascending.
         peer: The process at the other end, -1 when it is not known, or not the same for all.
+        way_key: Of channels of layer mlx5dv: place in ``object_key``, and ``peer``, as one key
+            (``_way_keys``), ascending.
+        way_peer: ``peer`` of these channels, ascending, each once.
+        way: The process at each one's other end, -1 when it is not known.
         region_key: Processes and keys of regions (``_region_keys``), ascending.
         region: Row of the table ``regions``.
         address: First address of each.
@@ -45,6 +49,9 @@ class Regions:
 
     object_key: Ints
     peer: Ints
+    way_key: Ints
+    way_peer: NDArray[np.uint64]
+    way: Ints
     region_key: Ints
     region: Ints
     address: NDArray[np.uint64]
@@ -65,6 +72,7 @@ class OneSided(Stage):
             "proc": "i4",
             "object": "u4",
             "opcode": "u1",
+            "wr_id": "u8",
             "raddr": "u8",
             "size_bytes": "u4",
             "rkey": "u4",
@@ -80,12 +88,22 @@ class OneSided(Stage):
         out = run.column("channels", "dir") == Dir.OUT
         own = (run.column("channels", name)[out] for name in ("proc", "object"))
         objects, which = np.unique(object_keys(*own), return_inverse=True)
+        dst = run.column("routes", "dst_proc")[out]
+        gpu = run.column("channels", "layer")[out] == Layer.MLX5DV
+        way_peer = np.unique(run.column("channels", "peer")[out][gpu])
+        way_key, way = np.unique(
+            _way_keys(way_peer, which[gpu], run.column("channels", "peer")[out][gpu]),
+            return_inverse=True,
+        )
         usable = np.flatnonzero(np.isin(run.column("regions", "layer"), QUEUE_PAIR_LAYERS))
         key = _region_keys(run.column("regions", "proc"), run.column("regions", "key"))
         order = usable[np.argsort(key[usable], kind="stable")]
         return Regions(
             objects,
-            _only(which, objects.size, run.column("routes", "dst_proc")[out]),
+            _only(which, objects.size, dst),
+            way_key,
+            way_peer,
+            _only(way, way_key.size, dst[gpu]),
             key[order],
             order,
             run.column("regions", "address")[order],
@@ -94,15 +112,15 @@ class OneSided(Stage):
 
     def apply(self, part: Partition, resolved: Regions) -> Partition:
         """Find the region of each one-sided request."""
-        names = ("proc", "object", "opcode", "raddr", "size_bytes", "rkey")
-        proc, thing, opcode, raddr, size_bytes, rkey = (
+        names = ("proc", "object", "opcode", "wr_id", "raddr", "size_bytes", "rkey")
+        proc, thing, opcode, wr_id, raddr, size_bytes, rkey = (
             part.column("requests", name) for name in names
         )
         rows = np.flatnonzero(_IS_ONE_SIDED[opcode])
         target = np.full(proc.size, -1, np.int32)
         region = np.full(proc.size, NO_REGION, np.uint32)
         owner = np.full(proc.size, RegionFate.NOT_ONE_SIDED, np.uint8)
-        target[rows] = peers(resolved, proc[rows], thing[rows])
+        target[rows] = peers(resolved, proc[rows], thing[rows], wr_id[rows])
         found = owners(resolved, target[rows], rkey[rows], raddr[rows], size_bytes[rows])
         region[rows], owner[rows] = found
         columns: dict[str, NDArray[Any]] = {"target_proc": target, "region": region, "owner": owner}
@@ -145,10 +163,35 @@ def _region_keys(proc: NDArray[np.int32], key: NDArray[Any]) -> Ints:
     return object_keys(proc, key & key.dtype.type(0xFFFFFFFF))
 
 
-def peers(known: Regions, proc: NDArray[np.int32], thing: NDArray[np.uint32]) -> Ints:
-    """Return the process at the other end of each request's queue pair, -1 when not known."""
+def _way_keys(known: NDArray[np.uint64], thing: Ints, peer: NDArray[np.uint64]) -> Ints:
+    """Return an object's place and the place of a peer in ``known`` as one key; -1 for others."""
+    at = np.searchsorted(known, peer)
+    found = (np.append(known, known.dtype.type(0))[at] == peer) & (at < known.size) & (thing >= 0)
+    return np.where(found, thing * known.size + at, -1)
+
+
+def peers(
+    known: Regions,
+    proc: NDArray[np.int32],
+    thing: NDArray[np.uint32],
+    named: NDArray[np.uint64],
+) -> Ints:
+    """Return the process that each request reaches, -1 when not known.
+
+    Args:
+        known: The queue pairs.
+        proc: ``(n,)`` i4.
+        thing: ``(n,)`` u4, the queue pair.
+        named: ``(n,)`` u8, ``wr_id``: what counts where a DCI reaches several processes.
+    """
     at = find_objects(known.object_key, proc, thing)
-    return np.append(known.peer, -1)[at]
+    target = np.append(known.peer, -1)[at]
+    several = np.flatnonzero(target < 0)
+    key = _way_keys(known.way_peer, at[several].astype(np.int64), named[several])
+    way = np.searchsorted(known.way_key, key)
+    found = np.append(known.way_key, -2)[way] == key
+    target[several] = np.where(found, np.append(known.way, -1)[way], -1)
+    return target
 
 
 def owners(

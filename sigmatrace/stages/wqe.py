@@ -18,11 +18,28 @@ from sigmatrace.schema import Columns
 from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.trace_format import Layer
 
+_WIDE = (
+    *("raddr", "size_bytes", "laddr", "atomic_operand", "atomic_compare"),
+    *("atomic_operand_mask", "atomic_compare_mask", "dc_key", "rmac"),
+    *("dgid_prefix", "dgid_interface"),
+)
+_MIDDLE = (
+    *("rkey", "imm", "lkey", "inline_bytes", "remote_qpn", "dlid", "flow_label", "stream"),
+    *("wait_index", "wait_cqn"),
+)
+_NARROW = (
+    *("opcode", "opmod", "op", "sges", "slots", "ce", "fence", "solicited"),
+    *("has_av", "sl", "tclass", "hop_limit"),
+)
 DECODED = {
-    **{"opcode": "u1", "op": "u1", "raddr": "u8", "rkey": "u4", "size_bytes": "u8", "imm": "u4"},
-    **{"remote_qpn": "u4", "dlid": "u4", "sges": "u1", "slots": "u1", "signaled": "u1"},
+    **dict.fromkeys(_WIDE, "u8"),
+    **dict.fromkeys(_MIDDLE, "u4"),
+    **dict.fromkeys(_NARROW, "u1"),
 }
-"""Columns at the first slot of a work queue element, 0 elsewhere."""
+"""Columns at the first slot of a work queue element, 0 elsewhere and where it has no such part.
+
+What each means: docs/gpu.md section 3.
+"""
 WORDS = tuple(f"w{k}" for k in range(8))
 
 
@@ -57,8 +74,7 @@ class Wqe(Stage):
         },
     }
     produces: ClassVar[Columns] = {
-        # opcode: of mlx5; op: as in `ops`; slots: of the whole element; dlid, remote_qpn: of an
-        # address vector. decoded: 0 when the queue pair is not known.
+        # decoded: trace_format.WqeKind; 0 when the queue pair is not known.
         "wqes": {**DECODED, "decoded": "u1"},
     }
 
@@ -86,5 +102,6 @@ class Wqe(Stage):
         pair = find_objects(resolved.key, proc, qp)
         pair[np.append(resolved.qpn, 0)[pair] == 0] = -1
         queue = (pair, resolved.qpn, resolved.has_av)
-        walk_kernel(proc, t_tsc, index, *queue, words, decoded, tuple(columns.values()))
+        out = tuple(tuple(columns[name] for name in names) for names in (_WIDE, _MIDDLE, _NARROW))
+        walk_kernel(proc, t_tsc, index, *queue, words, decoded, out)
         return part.with_columns("wqes", {**columns, "decoded": decoded})

@@ -215,6 +215,7 @@ class _Rank:
         key = _key(post.dst) if post.raddr else 0
         row = {"t_tsc": post.doorbell + 1, "raddr": post.raddr, "size_bytes": post.size_bytes}
         row |= {"rkey": key, "object": post.object, "position": post.index, "opcode": ibv}
+        row["wr_id"] = peer if self.unconnected else 0
         self.rows[Schema.REQUEST].append(row | {"sges": 1, "flags": 2, "queue": 1})
 
     def _channel(self, qp: int, kind: Kind, peer: int) -> int:

@@ -135,6 +135,8 @@ def test_codes_have_names_and_routes_show_them(made):
     assert {("queue", 3, "shared"), ("requests.owner", 3, "ambiguous")} <= set(rows)
     assert {("requests.opcode", 2, "send"), ("cqes.opcode", 128, "recv")} <= set(rows)
     assert {("latencies.opcode", 0, "send"), ("latencies.status", 5, "wr_flush_err")} <= set(rows)
+    assert {("wqes.opcode", 0x14, "atomic_masked_cs"), ("wqes.ce", 2, "always")} <= set(rows)
+    assert {("wqes.fence", 2, "fence"), ("doorbells.flags", 64, "not_read")} <= set(rows)
     with (made.out / "csv/routes.csv").open(newline="", encoding="utf-8") as file:
         assert {row["fate"] for row in csv.DictReader(file)} <= {
             r[2] for r in rows if r[0] == "fate"

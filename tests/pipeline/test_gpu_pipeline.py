@@ -85,11 +85,18 @@ def test_memory_of_layer_verbs_is_found(made) -> None:
     truth, result = made
     owners = result.ledger["stages"]["one_sided"]["owners"]
     addressed = sum(post.op in ADDRESSED and not post.is_lost for post in truth.posts)
-    known = "target_unknown" if len({key for key in truth.doorbells}) == 3 else "region"
     assert {name: n for name, n in owners.items() if n} == {
-        known: addressed,
+        "region": addressed,
         "not_one_sided": sum(post.op == Op.SEND and not post.is_lost for post in truth.posts),
     }
+    requests = pq.read_table(result.out / "parquet" / "requests")
+    names = ("proc", "object", "position", "target_proc")
+    reached = {
+        row[:3]: row[3] for row in zip(*(requests[x].to_pylist() for x in names), strict=True)
+    }
+    for post in truth.posts:
+        if post.op in ADDRESSED and not post.is_lost:
+            assert reached[post.src, post.object, post.index] == post.dst
     text = "\n".join(result.lines)
     assert "of GPUs: not visible" in text and "outstanding" not in text
 

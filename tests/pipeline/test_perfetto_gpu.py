@@ -76,6 +76,8 @@ def test_requests_are_below_their_queue_pair_and_nothing_is_outstanding(traced) 
         for post in truth.posts
         if post.op != Op.NOP
     )
+    assert tp.value("select count(*) from args where key like '%.wr_id'") == 0
+    assert tp.value("select count(*) from args where key like '%.rkey'") > 0
     assert tp.value("select count(*) from track where name = 'outstanding'") == 0
 
 

@@ -20,7 +20,7 @@ _INLINE_MAX = 1024
 _FULL_VECTOR = 0x80000000
 _FULL_VECTOR_BYTES = 48
 _EXTENDED_4_BYTES = 0x08
-_MASKED_CS = 0x14
+_WAIT, _MASKED_CS, _MASKED_FA, _DUMP = 0x0F, 0x14, 0x15, 0x23
 
 # Op of trace_format: kernels import numpy and numba alone; a test compares.
 _SEND, _PUT, _GET, _ATOMIC_FETCH, _PUT_DATA, _BIND, _INVALIDATE, _NOP = 1, 3, 4, 6, 10, 11, 12, 13
@@ -43,13 +43,21 @@ for _opcode, _op, _parts in (
     (0x15, _ATOMIC_FETCH, _TRAVELS | _REMOTE | _ATOMIC),
     (0x19, _BIND, 0),
     (0x1B, _INVALIDATE, _WORD),
-    (0x25, _BIND, 0),
+    (0x25, _BIND, _WORD),
 ):
     _OPS[_opcode], _PARTS[_opcode] = _op, _parts
 
 _WORDS = tuple_of(*[U8R] * 8)
-_DECODED = tuple_of(U1W, U1W, U8W, U4W, U8W, U4W, U4W, U4W, U1W, U1W, U1W)
-_OPCODE, _OP, _RADDR, _RKEY, _SIZE, _IMM, _REMOTE_QPN, _DLID, _SGES, _SLOTS, _SIGNALED = range(11)
+_COUNT_U8, _COUNT_U4, _COUNT_U1 = 11, 10, 12
+_DECODED = tuple_of(
+    tuple_of(*[U8W] * _COUNT_U8), tuple_of(*[U4W] * _COUNT_U4), tuple_of(*[U1W] * _COUNT_U1)
+)
+_RADDR, _SIZE, _LADDR, _OPERAND, _COMPARE, _OPERAND_MASK, _COMPARE_MASK = range(7)
+_DC_KEY, _RMAC, _DGID_PREFIX, _DGID_INTERFACE = range(7, 11)
+_RKEY, _IMM, _LKEY, _INLINE_BYTES, _REMOTE_QPN, _DLID = range(11, 17)
+_FLOW_LABEL, _STREAM, _WAIT_INDEX, _WAIT_CQN = range(17, 21)
+_OPCODE, _OPMOD, _OP, _SGES, _SLOTS, _CE, _FENCE, _SOLICITED = range(21, 29)
+_HAS_AV, _SL, _TCLASS, _HOP_LIMIT = range(29, 33)
 """Places in what ``decode_kernel`` found, in the order of ``stages.wqe.DECODED``."""
 _SLOTS_MAX = 16
 _SLOT_WORDS = 16
@@ -63,23 +71,80 @@ def _swap(value):
     return low | (value >> np.uint32(8)) & np.uint32(0xFF00) | value >> np.uint32(24)
 
 
+@kernel()
+def _u8(raw, at):
+    """Return the 64-bit number at byte ``at``."""
+    return np.uint64(raw[at >> 2]) << np.uint64(32) | np.uint64(raw[(at >> 2) + 1])
+
+
 @kernel(types.int64(U4R, types.int64, types.int64, U8W))
 def _data(raw, at, end, found):
-    """Add up data and inline segments from byte ``at`` on; 0 when the last one ends elsewhere."""
+    """Add up data and inline segments from byte ``at`` on; 0 when the last one ends elsewhere.
+
+    A count of 0 is taken as it stands: that it means 2 GiB is not verified.
+    """
+    is_first = True
     while at < end:
         here = np.int64(raw[at >> 2])
         length = np.int64(_SEGMENT)
-        if here >= _INLINE:
+        is_inline = here >= _INLINE
+        if is_inline:
             here -= _INLINE
             if here > _INLINE_MAX:
                 return 0
             length = (4 + here + _SEGMENT - 1) // _SEGMENT * _SEGMENT
         if length > end - at:
             return 0
+        if is_inline:
+            found[_INLINE_BYTES] += np.uint64(here)
+        elif is_first:
+            found[_LKEY], found[_LADDR] = raw[(at >> 2) + 1], _u8(raw, at + 8)
+            is_first = False
         found[_SIZE] += np.uint64(here)
         found[_SGES] += np.uint64(1)
         at += length
     return 1
+
+
+@kernel(types.int64(U4R, types.int64, types.int64, U8W))
+def _vector(raw, at, end, found):
+    """Decode the address vector at byte ``at``; where it ends, 0 when that is beyond ``end``."""
+    if at + _SEGMENT > end:
+        return 0
+    to, low = raw[(at >> 2) + 2], raw[(at >> 2) + 3]
+    found[_HAS_AV], found[_DC_KEY], found[_REMOTE_QPN] = 1, _u8(raw, at), to & np.uint32(0xFFFFFF)
+    found[_SL], found[_DLID] = low >> np.uint32(24) & np.uint32(0xF), low & np.uint32(0xFFFF)
+    if not to & np.uint32(_FULL_VECTOR):
+        return at + _SEGMENT
+    if at + _FULL_VECTOR_BYTES > end:
+        return 0
+    mac = _u8(raw, at + 20)
+    found[_RMAC] = mac >> np.uint64(16)
+    found[_TCLASS] = mac >> np.uint64(8) & np.uint64(0xFF)
+    found[_HOP_LIMIT] = mac & np.uint64(0xFF)
+    found[_FLOW_LABEL] = raw[(at >> 2) + 7] & np.uint32(0xFFFFF)
+    found[_DGID_PREFIX], found[_DGID_INTERFACE] = _u8(raw, at + 32), _u8(raw, at + 40)
+    return at + _FULL_VECTOR_BYTES
+
+
+@kernel(types.int64(U4R, types.int64, types.int64, types.int64, types.int64, U8W))
+def _operands(raw, at, end, opcode, opmod, found):
+    """Decode the operands of an atomic; where they end, 0 when that is beyond ``end``."""
+    masked_cs = opcode == _MASKED_CS
+    short = (masked_cs or opcode == _MASKED_FA) and opmod == _EXTENDED_4_BYTES
+    stop = at + (2 * _SEGMENT if masked_cs and not short else _SEGMENT)
+    if stop > end:
+        return 0
+    if short:
+        found[_OPERAND], found[_COMPARE] = raw[at >> 2], raw[(at >> 2) + 1]
+        if masked_cs:
+            found[_OPERAND_MASK], found[_COMPARE_MASK] = raw[(at >> 2) + 2], raw[(at >> 2) + 3]
+    else:
+        found[_OPERAND], found[_COMPARE] = _u8(raw, at), _u8(raw, at + 8)
+        if masked_cs:
+            found[_OPERAND_MASK], found[_COMPARE_MASK] = _u8(raw, at + 16), _u8(raw, at + 24)
+    found[_SIZE] = 4 if short else 8
+    return stop
 
 
 @kernel(types.int64(U4R, types.int64, types.int64, types.int64, types.int64, U8W))
@@ -88,30 +153,33 @@ def _segments(raw, end, opcode, opmod, has_av, found):
     parts = _PARTS[opcode]
     at = np.int64(_SEGMENT)
     if has_av:
-        if at + _SEGMENT > end:
-            return 0
-        to = raw[(at >> 2) + 2]
-        found[_REMOTE_QPN] = to & np.uint32(0xFFFFFF)
-        found[_DLID] = raw[(at >> 2) + 3] & np.uint32(0xFFFF)
-        at += _FULL_VECTOR_BYTES if to & np.uint32(_FULL_VECTOR) else _SEGMENT
-        if at > end:
+        at = _vector(raw, at, end, found)
+        if at == 0:
             return 0
     if parts & _REMOTE:
         if at + _SEGMENT > end:
             return 0
-        found[_RADDR] = np.uint64(raw[at >> 2]) << np.uint64(32) | np.uint64(raw[(at >> 2) + 1])
-        found[_RKEY] = raw[(at >> 2) + 2]
+        found[_RADDR], found[_RKEY] = _u8(raw, at), raw[(at >> 2) + 2]
         at += _SEGMENT
     if parts & _ATOMIC:
-        masks = opcode == _MASKED_CS and opmod != _EXTENDED_4_BYTES
-        at += 2 * _SEGMENT if masks else _SEGMENT
-        if at > end:
+        at = _operands(raw, at, end, opcode, opmod, found)
+        if at == 0:
             return 0
+    moved = found[_SIZE]
     if _data(raw, at, end, found) == 0:
         return 0
     if parts & _ATOMIC:
-        found[_SIZE] = 4 if opmod == _EXTENDED_4_BYTES else 8
+        found[_SIZE] = moved
     return 1
+
+
+@kernel()
+def _local(raw, end, opcode, found):
+    """Decode what WAIT and DUMP, which reach no peer, do here; what is cut off is left out."""
+    if end >= 2 * _SEGMENT and opcode == _WAIT:
+        found[_WAIT_INDEX], found[_WAIT_CQN] = raw[6], raw[7] & np.uint32(0xFFFFFF)
+    elif end >= 2 * _SEGMENT and opcode == _DUMP and raw[4] < np.uint32(_INLINE):
+        found[_LKEY], found[_LADDR] = raw[5], _u8(raw, 24)
 
 
 @kernel(types.int64(U4R, types.int64, types.uint64, types.uint32, types.int64, U8W))
@@ -124,7 +192,7 @@ def decode_kernel(raw, available, index, qpn, has_av, found):
         index: Of the first one, in its queue.
         qpn: Of the queue pair.
         has_av: Whether the segments begin with an address vector.
-        found: ``(11,)`` u8, output, in the order of ``stages.wqe.DECODED``.
+        found: ``(33,)`` u8, output, in the order of ``stages.wqe.DECODED``.
 
     Returns:
         How many slots it takes; 0 when its control segment is not of this index and queue pair,
@@ -139,11 +207,17 @@ def decode_kernel(raw, available, index, qpn, has_av, found):
     if (raw[0] >> np.uint32(8)) & np.uint32(0xFFFF) != own or raw[1] >> np.uint32(8) != qpn:
         return 0
     opcode, opmod = np.int64(raw[0] & np.uint32(0xFF)), np.int64(raw[0] >> np.uint32(24))
-    found[_OPCODE], found[_OP], found[_SLOTS] = opcode, _OPS[opcode], count
-    found[_SIGNALED] = (raw[2] >> np.uint32(2) & np.uint32(3)) >= np.uint32(2)
+    found[_OPCODE], found[_OPMOD], found[_OP], found[_SLOTS] = opcode, opmod, _OPS[opcode], count
+    found[_STREAM] = raw[2] >> np.uint32(8) & np.uint32(0xFFFF)
+    found[_FENCE] = raw[2] >> np.uint32(5) & np.uint32(7)
+    found[_CE], found[_SOLICITED] = (
+        raw[2] >> np.uint32(2) & np.uint32(3),
+        raw[2] >> np.uint32(1) & np.uint32(1),
+    )
     if _PARTS[opcode] & _WORD:
         found[_IMM] = raw[3]
     end = segments * _SEGMENT
+    _local(raw, end, opcode, found)
     if _PARTS[opcode] & _TRAVELS and _segments(raw, end, opcode, opmod, has_av, found) == 0:
         return 0
     return count
@@ -152,11 +226,13 @@ def decode_kernel(raw, available, index, qpn, has_av, found):
 @kernel()
 def _store(found, row, out):
     """Write what was found into a row of the columns."""
-    opcode, op, raddr, rkey, size_bytes, imm, remote_qpn, dlid, sges, slots, signaled = out
-    opcode[row], op[row], raddr[row] = found[_OPCODE], found[_OP], found[_RADDR]
-    rkey[row], size_bytes[row], imm[row] = found[_RKEY], found[_SIZE], found[_IMM]
-    remote_qpn[row], dlid[row], sges[row] = found[_REMOTE_QPN], found[_DLID], found[_SGES]
-    slots[row], signaled[row] = found[_SLOTS], found[_SIGNALED]
+    wide, middle, narrow = out
+    for k in range(_COUNT_U8):
+        wide[k][row] = found[k]
+    for k in range(_COUNT_U4):
+        middle[k][row] = found[_COUNT_U8 + k]
+    for k in range(_COUNT_U1):
+        narrow[k][row] = found[_COUNT_U8 + _COUNT_U4 + k]
 
 
 @kernel()
@@ -199,13 +275,13 @@ def walk_kernel(proc, t_tsc, index, pair, qpn, has_av, words, kind, out):
         has_av: ``(q,)`` u1, whether WQEs begin with an address vector.
         words: Eight ``(n,)`` u8, the slots.
         kind: ``(n,)`` u1, output, ``trace_format.WqeKind``; 0 when the queue pair is not known.
-        out: ``(n,)`` each, all 0, output: columns of ``stages.wqe.DECODED``; at the row of the
-            first slot.
+        out: ``(n,)`` each, all 0, output: columns of ``stages.wqe.DECODED``, those of 8, 4 and 1
+            bytes apart; at the row of the first slot.
 
     Rows lie as they were recorded. Complexity O(n). Source: docs/format.md 2.10.
     """
     raw = np.empty(_SLOTS_MAX * _SLOT_WORDS, np.uint32)
-    found = np.empty(_SIGNALED + 1, np.uint64)
+    found = np.empty(_COUNT_U8 + _COUNT_U4 + _COUNT_U1, np.uint64)
     row = 0
     while row < index.size:
         at = pair[row]

@@ -9,14 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from native_run import Result
+from wqe_cases import WR
 
 SEND, PUT, GET, FETCH, PUT_DATA, BIND, INVALIDATE, NOP = 1, 3, 4, 6, 10, 11, 12, 13
 MSG, RMA = 1, 3
 SIGNALED = 64
-OPCODES = {  # of mlx5: enum ibv_wr_opcode
-    **{0x01: 9, 0x08: 0, 0x09: 1, 0x0A: 2, 0x0B: 3, 0x10: 4},
-    **{0x11: 5, 0x12: 6, 0x14: 5, 0x15: 6, 0x1B: 7},
-}
 
 
 @dataclass(frozen=True)
@@ -119,8 +116,12 @@ def same_operations(run: Run) -> None:
 
 
 def same_requests(run: Run) -> None:
-    """So is each request."""
+    """So is each request; it names the peer of its operation's channel, if that is not fixed."""
     found = defaultdict(list)
+    ways = {}
+    for object_, ops in run.ops().items():
+        peers = [(op["aux"], run.channels[op["channel"]]["peer"]) for op in ops]
+        ways[object_] = {at: 0 if peer == object_ else peer for at, peer in peers}
     for r in run.trace.records(7):
         found[r["object"]].append(
             tuple(r[k] for k in ("position", "opcode", "size_bytes", "raddr", "rkey", "imm"))
@@ -129,11 +130,11 @@ def same_requests(run: Run) -> None:
     for object_, posted in run.by_pair().items():
         assert found[object_] == [
             (
-                *(one.index, OPCODES[one.opcode], one.size, one.raddr, one.rkey, one.imm),
-                *(one.sges, 2 * one.signaled, 1, 0),
+                *(one.index, WR[one.opcode], one.size, one.raddr, one.rkey, one.imm),
+                *(one.sges, 2 * one.signaled, 1, ways[object_][one.index]),
             )
             for one in posted
-            if one.opcode in OPCODES
+            if one.opcode in WR
         ]
 
 

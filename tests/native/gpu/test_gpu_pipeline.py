@@ -15,7 +15,7 @@ from sigmatrace.trace_format import Item
 
 AGAIN = 2
 OFF = 3
-VALUES = ("opcode", "op", "size_bytes", "raddr", "rkey", "imm", "sges", "signaled", "remote_qpn")
+VALUES = ("opcode", "op", "size_bytes", "raddr", "rkey", "imm", "sges", "ce", "remote_qpn")
 
 
 def piped(run: Run, unconnected: bool = False) -> tuple[api.Result, list[dict[str, Any]]]:
@@ -37,8 +37,8 @@ def piped(run: Run, unconnected: bool = False) -> tuple[api.Result, list[dict[st
 
 
 def told(one: Posted) -> tuple[int, ...]:
-    what = one.opcode, one.op, one.size, one.raddr, one.rkey, one.imm, one.sges, one.signaled
-    return (one.index, one.slots, *what, one.qpn)
+    what = one.opcode, one.op, one.size, one.raddr, one.rkey, one.imm, one.sges
+    return (one.index, one.slots, *what, 2 * one.signaled, one.qpn)
 
 
 def first_slots(slots: list[dict[str, Any]], object_: int) -> list[tuple[int, ...]]:

@@ -26,9 +26,10 @@ static const struct {
     {0x15, 0x08, FETCH, 1, 16, DATA, 0, 0},   /* masked FA, 4 bytes */
     {0x15, 0x09, FETCH, 1, 16, DATA, 0, 0},   /* masked FA, 8 bytes */
     {0x00, 0, NOP, 0, 0, NO_DATA, 0, 1},      /* NOP, ds 2 */
+    {0x00, 0, NOP, 0, 0, NO_DATA, 0, 5},      /* NOP, ds 6: two slots */
     {0x23, 0, NOP, 0, 0, NO_DATA, 0, 1},      /* DUMP */
     {0x0f, 0, NOP, 0, 0, NO_DATA, 0, 1},      /* WAIT */
-    {0x25, 0, BIND, 0, 0, NO_DATA, 0, 9},     /* UMR: control, context, translation */
+    {0x25, 0, BIND, 0, 0, NO_DATA, 1, 9},     /* UMR: control, context, translation */
     {0x1b, 0, INVALIDATE, 0, 0, NO_DATA, 1, 0}, /* LOCAL_INVAL */
     {0x20, 0, NOP, 0, 0, NO_DATA, 0, 2},      /* SET_PSV */
     {0x33, 0, NOP, 0, 0, NO_DATA, 0, 3},      /* nobody's */

@@ -102,5 +102,34 @@ def test_memory_of_layer_verbs_is_that_of_a_gpus_requests():
     assert part.column("requests", "region").tolist() == [0, 1, NO_REGION, NO_REGION]
     assert part.column("requests", "owner").tolist() == [
         *(RegionFate.REGION, RegionFate.REGION, RegionFate.NO_REGION),
-        RegionFate.TARGET_UNKNOWN,  # a DCI that reaches two processes
+        RegionFate.TARGET_UNKNOWN,  # of a DCI that reaches two processes, and does not say which
     ]
+
+
+def test_a_request_of_a_dci_says_whom_it_reaches():
+    # As numbers of 53 bits these are equal: a queue pair of 24 bits, and the address vector.
+    peers = [0xFFFFFF << 32 | vector for vector in (100, 102, 104)]
+    channels = [
+        {**out_channel(0, peer, layer=layer, kind=kind), "object": thing}
+        for layer, thing in ((Layer.MLX5DV, 9), (Layer.VERBS, 10))
+        for peer in peers
+        for kind in (Kind.MSG, Kind.RMA)
+    ]
+    run = make_run(
+        processes=[{}, {}, {}],
+        channels=channels,
+        regions=[
+            {"proc": proc, "layer": Layer.VERBS, "key": 5, "address": 4096, "length_bytes": 64}
+            for proc in (1, 2)
+        ],
+    )
+    reached = pa.array([1, 1, 2, 2, -1, -1] * 2, pa.int32())
+    run = run.with_results({"routes": pa.table({"dst_proc": reached})})
+    stage = OneSided()
+    request = {"proc": 0, "raddr": 4096, "size_bytes": 64, "rkey": 5}
+    named = [*peers, 0, peers[0] + 1, peers[2] + 1]
+    requests = [{**request, "object": thing, "wr_id": x} for thing in (9, 10, 11) for x in named]
+    part = stage.apply(make_partition(0, requests=requests), stage.survey(run))
+    gpu = [1, 2, -1, -1, -1, -1]
+    assert part.column("requests", "target_proc").tolist() == [*gpu, *[-1] * 12]
+    assert part.column("requests", "region").tolist()[:3] == [0, 1, NO_REGION]

@@ -33,11 +33,13 @@ extern struct st_gpu_config st_gpu_config;
 
 /* --- wqe.c: decoding, pure (no state, no I/O); also called from Python for its tests -------------- */
 
+#define ST_WQE_NO_REQUEST 255u
+
 struct st_wqe {
     uint64_t raddr;
     uint64_t size_bytes; /* data and inline segments; atomics: 4 or 8 */
     uint32_t rkey;
-    uint32_t imm;        /* immediate, or the key to invalidate, host order */
+    uint32_t imm;        /* immediate, or the key to invalidate or to change (UMR), host order */
     uint32_t remote_qpn; /* of the address vector, 24 bits */
     uint16_t dlid;       /* of the address vector */
     uint8_t opcode;      /* enum mlx5 */
@@ -45,7 +47,10 @@ struct st_wqe {
     uint8_t slots;       /* of 64 bytes, 1 to 16 */
     uint8_t sges;        /* data segments and inline segments */
     uint8_t op;          /* enum st_op_code */
+    uint8_t wr_opcode;   /* enum ibv_wr_opcode, or ST_WQE_NO_REQUEST */
     uint8_t signaled;    /* asks for a CQE in any case */
+    uint8_t solicited;
+    uint8_t fence;       /* mode */
     uint8_t has_av;
     uint8_t has_gid;
     uint8_t dgid[16];

@@ -10,9 +10,11 @@
 #define INLINE_SEGMENT 0x80000000u /* of a data segment's first word */
 #define FULL_VECTOR 0x80000000u    /* of an address vector's third word */
 #define FULL_VECTOR_BYTES 48u
+#define FENCE_MODE(fm_ce_se) ((fm_ce_se) >> 5)
 #define COMPLETION(fm_ce_se) ((fm_ce_se) >> 2 & 3u)
 #define COMPLETION_ALWAYS 2u /* 3: and an event */
-#define EXTENDED_4_BYTES 0x08u
+#define SOLICITED(fm_ce_se) ((fm_ce_se) >> 1 & 1u)
+#define EXTENDED_4_BYTES 0x08u /* opmod of a masked atomic; plain ones have 8 bytes */
 
 enum opcode {
     SEND_INVAL = 0x01,
@@ -30,28 +32,45 @@ enum opcode {
     UMR = 0x25,
 };
 
-/* What follows the control segment. All others (NOP, WAIT, DUMP, ...) touch no peer: what
- * follows theirs is not looked at. */
+enum wr_opcode { /* enum ibv_wr_opcode */
+    WR_RDMA_WRITE = 0,
+    WR_RDMA_WRITE_WITH_IMM = 1,
+    WR_SEND = 2,
+    WR_SEND_WITH_IMM = 3,
+    WR_RDMA_READ = 4,
+    WR_ATOMIC_CMP_AND_SWP = 5,
+    WR_ATOMIC_FETCH_AND_ADD = 6,
+    WR_LOCAL_INV = 7,
+    WR_SEND_WITH_INV = 9,
+    WR_NONE = ST_WQE_NO_REQUEST,
+};
+
+enum part {
+    TRAVELS = 1, /* to a peer: an address vector where the queue pair needs one, data */
+    REMOTE = 2,  /* remote address segment */
+    ATOMIC = 4,  /* operands */
+    WORD = 8,    /* the last word of the control segment is an immediate or a key */
+};
+
+/* What an opcode is, and what follows its control segment. All others (NOP, WAIT, DUMP, ...) are
+ * requests of no peer: what follows theirs is not looked at. Masked atomics, which libibverbs does
+ * not know, are the plain ones there. */
 static const struct {
-    uint8_t op;
-    bool travels;  /* to a peer: an address vector where the queue pair needs one, data */
-    bool remote;   /* remote address segment */
-    bool atomic;   /* operands */
-    bool word;     /* the last word of the control segment is an immediate or a key */
+    uint8_t op, wr, parts;
 } kinds[] = {
-    [SEND_INVAL] = {ST_OP_SEND, true, false, false, true},
-    [RDMA_WRITE] = {ST_OP_PUT, true, true, false, false},
-    [RDMA_WRITE_IMM] = {ST_OP_PUT_DATA, true, true, false, true},
-    [SEND] = {ST_OP_SEND, true, false, false, false},
-    [SEND_IMM] = {ST_OP_SEND, true, false, false, true},
-    [RDMA_READ] = {ST_OP_GET, true, true, false, false},
-    [ATOMIC_CS] = {ST_OP_ATOMIC_FETCH, true, true, true, false},
-    [ATOMIC_FA] = {ST_OP_ATOMIC_FETCH, true, true, true, false},
-    [ATOMIC_MASKED_CS] = {ST_OP_ATOMIC_FETCH, true, true, true, false},
-    [ATOMIC_MASKED_FA] = {ST_OP_ATOMIC_FETCH, true, true, true, false},
-    [FMR] = {.op = ST_OP_BIND},
-    [LOCAL_INVAL] = {.op = ST_OP_INVALIDATE, .word = true},
-    [UMR] = {.op = ST_OP_BIND},
+    [SEND_INVAL] = {ST_OP_SEND, WR_SEND_WITH_INV, TRAVELS | WORD},
+    [RDMA_WRITE] = {ST_OP_PUT, WR_RDMA_WRITE, TRAVELS | REMOTE},
+    [RDMA_WRITE_IMM] = {ST_OP_PUT_DATA, WR_RDMA_WRITE_WITH_IMM, TRAVELS | REMOTE | WORD},
+    [SEND] = {ST_OP_SEND, WR_SEND, TRAVELS},
+    [SEND_IMM] = {ST_OP_SEND, WR_SEND_WITH_IMM, TRAVELS | WORD},
+    [RDMA_READ] = {ST_OP_GET, WR_RDMA_READ, TRAVELS | REMOTE},
+    [ATOMIC_CS] = {ST_OP_ATOMIC_FETCH, WR_ATOMIC_CMP_AND_SWP, TRAVELS | REMOTE | ATOMIC},
+    [ATOMIC_FA] = {ST_OP_ATOMIC_FETCH, WR_ATOMIC_FETCH_AND_ADD, TRAVELS | REMOTE | ATOMIC},
+    [ATOMIC_MASKED_CS] = {ST_OP_ATOMIC_FETCH, WR_ATOMIC_CMP_AND_SWP, TRAVELS | REMOTE | ATOMIC},
+    [ATOMIC_MASKED_FA] = {ST_OP_ATOMIC_FETCH, WR_ATOMIC_FETCH_AND_ADD, TRAVELS | REMOTE | ATOMIC},
+    [FMR] = {ST_OP_BIND, WR_NONE, 0},
+    [LOCAL_INVAL] = {ST_OP_INVALIDATE, WR_LOCAL_INV, WORD},
+    [UMR] = {ST_OP_BIND, WR_NONE, WORD},
 };
 #define KINDS (sizeof(kinds) / sizeof(kinds[0]))
 
@@ -88,15 +107,21 @@ static uint32_t read_vector(const uint8_t *p, const uint8_t *end, struct st_wqe 
     return FULL_VECTOR_BYTES;
 }
 
+static uint32_t atomic_bytes(const struct st_wqe *wqe)
+{
+    bool masked = wqe->opcode == ATOMIC_MASKED_CS || wqe->opcode == ATOMIC_MASKED_FA;
+    return masked && wqe->opmod == EXTENDED_4_BYTES ? 4 : 8;
+}
+
 /* The two of a masked compare-and-swap have masks of their own; with operands of 4 bytes, all
  * four fit into one segment. */
 static uint32_t operand_bytes(const struct st_wqe *wqe)
 {
-    bool masks = wqe->opcode == ATOMIC_MASKED_CS && wqe->opmod != EXTENDED_4_BYTES;
-    return masks ? 2 * SEGMENT : SEGMENT;
+    return wqe->opcode == ATOMIC_MASKED_CS && atomic_bytes(wqe) == 8 ? 2 * SEGMENT : SEGMENT;
 }
 
-/* Data and inline segments up to the end; false when the last one does not end there. */
+/* Data and inline segments up to the end; false when the last one does not end there. A count of 0
+ * is taken as it stands: that it means 2 GiB, as in some tables, is not verified. */
 static bool read_data(const uint8_t *p, const uint8_t *end, struct st_wqe *wqe)
 {
     while (p < end) {
@@ -120,28 +145,29 @@ static bool read_data(const uint8_t *p, const uint8_t *end, struct st_wqe *wqe)
 static bool read_segments(const uint8_t *p, const uint8_t *end, uint32_t has_av,
                           struct st_wqe *wqe)
 {
+    uint8_t parts = kinds[wqe->opcode].parts;
     if (has_av) {
         uint32_t bytes = read_vector(p, end, wqe);
         if (!bytes)
             return false;
         p += bytes;
     }
-    if (kinds[wqe->opcode].remote) {
+    if (parts & REMOTE) {
         if (p + SEGMENT > end)
             return false;
         wqe->raddr = be64(p);
         wqe->rkey = be32(p + 8);
         p += SEGMENT;
     }
-    if (kinds[wqe->opcode].atomic) {
+    if (parts & ATOMIC) {
         if (p + operand_bytes(wqe) > end)
             return false;
         p += operand_bytes(wqe);
     }
     if (!read_data(p, end, wqe))
         return false;
-    if (kinds[wqe->opcode].atomic)
-        wqe->size_bytes = wqe->opmod == EXTENDED_4_BYTES ? 4 : 8;
+    if (parts & ATOMIC)
+        wqe->size_bytes = atomic_bytes(wqe);
     return true;
 }
 
@@ -159,12 +185,17 @@ uint32_t st_wqe_decode(const uint8_t *slots, uint32_t available, uint16_t index,
     wqe->opcode = (uint8_t)first;
     wqe->slots = (uint8_t)count;
     wqe->signaled = COMPLETION(slots[11]) >= COMPLETION_ALWAYS;
-    wqe->op = wqe->opcode < KINDS && kinds[wqe->opcode].op ? kinds[wqe->opcode].op : ST_OP_NOP;
-    if (wqe->opcode >= KINDS)
+    wqe->solicited = SOLICITED(slots[11]);
+    wqe->fence = FENCE_MODE(slots[11]);
+    wqe->op = ST_OP_NOP;
+    wqe->wr_opcode = WR_NONE;
+    if (wqe->opcode >= KINDS || !kinds[wqe->opcode].op)
         return count;
-    if (kinds[wqe->opcode].word)
+    wqe->op = kinds[wqe->opcode].op;
+    wqe->wr_opcode = kinds[wqe->opcode].wr;
+    if (kinds[wqe->opcode].parts & WORD)
         wqe->imm = be32(slots + 12);
-    if (kinds[wqe->opcode].travels &&
+    if (kinds[wqe->opcode].parts & TRAVELS &&
         !read_segments(slots + SEGMENT, slots + segments * SEGMENT, has_av, wqe))
         return 0;
     return count;

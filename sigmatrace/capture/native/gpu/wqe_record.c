@@ -6,7 +6,7 @@
 
 #define VECTORS 8192u /* a power of two; at most half of them are used */
 #define VECTOR_PROBES 64u
-#define NO_OPCODE 255u
+#define LEAST_FENCE 2u /* mode 1 is a small fence, which libibverbs does not know */
 
 enum send_flag { FENCE = 1, SIGNALED = 2, SOLICITED = 4 }; /* enum ibv_send_flags */
 
@@ -73,49 +73,40 @@ static uint32_t vector_of(const struct st_wqe *wqe, const struct st_gpu_stream *
 
 /* --- records ------------------------------------------------------------------------------------- */
 
-/* By enum mlx5: enum ibv_wr_opcode. Masked atomics, which that does not know, are the plain ones. */
-static uint8_t ibv_opcode(uint8_t opcode)
+/* The channel's `peer`: the queue pair itself, unless each WQE says where it goes. */
+static uint64_t peer_of(const struct st_gpu_stream *stream, const struct st_wqe *wqe)
 {
-    static const struct {
-        uint8_t mlx5, ibv;
-    } both[] = {{0x01, 9}, {0x08, 0}, {0x09, 1}, {0x0a, 2}, {0x0b, 3}, {0x10, 4},
-                {0x11, 5}, {0x12, 6}, {0x14, 5}, {0x15, 6}, {0x1b, 7}};
-    for (uint32_t i = 0; i < sizeof(both) / sizeof(both[0]); i++)
-        if (both[i].mlx5 == opcode)
-            return both[i].ibv;
-    return NO_OPCODE;
+    if (!wqe->has_av)
+        return stream->object;
+    uint32_t vector = vector_of(wqe, stream);
+    return vector ? st_pair(vector, wqe->remote_qpn) : ST_UNKNOWN_PEER;
 }
 
 static void record_request(const struct st_gpu_stream *stream, const struct st_wqe *wqe,
-                           const uint8_t *slot, uint64_t index, uint64_t t_tsc)
+                           uint64_t peer, uint64_t index, uint64_t t_tsc)
 {
-    uint8_t opcode = ibv_opcode(wqe->opcode), fm_ce_se = slot[11];
-    if (opcode == NO_OPCODE)
+    if (wqe->wr_opcode == ST_WQE_NO_REQUEST)
         return;
-    uint8_t flags = (wqe->signaled ? SIGNALED : 0) | (fm_ce_se & 2 ? SOLICITED : 0) |
-                    (fm_ce_se >> 5 >= 2 ? FENCE : 0);
+    uint8_t flags = (wqe->signaled ? SIGNALED : 0) | (wqe->solicited ? SOLICITED : 0) |
+                    (wqe->fence >= LEAST_FENCE ? FENCE : 0);
     st_request(&(struct st_request_record){.t_tsc = t_tsc,
+                                           .wr_id = wqe->has_av ? peer : 0,
                                            .raddr = wqe->raddr,
                                            .size_bytes = (uint32_t)wqe->size_bytes,
                                            .rkey = wqe->rkey,
                                            .imm = wqe->imm,
                                            .object = stream->object,
                                            .position = (uint32_t)index,
-                                           .opcode = opcode,
+                                           .opcode = wqe->wr_opcode,
                                            .sges = wqe->sges,
                                            .flags = flags,
                                            .queue = 1});
 }
 
-static void record_op(const struct st_gpu_stream *stream, const struct st_wqe *wqe, uint64_t index,
-                      uint64_t t_tsc)
+static void record_op(const struct st_gpu_stream *stream, const struct st_wqe *wqe, uint64_t peer,
+                      uint64_t index, uint64_t t_tsc)
 {
     bool message = wqe->op == ST_OP_SEND || wqe->op == ST_OP_PUT_DATA;
-    uint64_t peer = stream->object;
-    if (wqe->has_av) {
-        uint32_t vector = vector_of(wqe, stream);
-        peer = vector ? st_pair(vector, wqe->remote_qpn) : ST_UNKNOWN_PEER;
-    }
     struct st_channel_key key = {.object = stream->object,
                                  .kind = message ? ST_KIND_MSG : ST_KIND_RMA,
                                  .dir = ST_OUT,
@@ -158,12 +149,14 @@ struct st_gpu_walked st_gpu_record(const struct st_gpu_stream *stream, const uin
         uint64_t index = first + at;
         uint32_t taken = st_wqe_decode(slot, count - at, (uint16_t)index, stream->qpn,
                                        stream->has_av, &wqe);
-        if (taken)
-            record_op(stream, &wqe, index, t_tsc);
-        else
+        if (taken) {
+            uint64_t peer = peer_of(stream, &wqe);
+            record_op(stream, &wqe, peer, index, t_tsc);
+            if (full)
+                record_request(stream, &wqe, peer, index, t_tsc);
+        } else {
             walked.invalid++;
-        if (taken && full)
-            record_request(stream, &wqe, slot, index, t_tsc);
+        }
         if (full)
             record_slots(stream, slot, index, taken ? taken : 1, taken != 0, t_tsc);
         at += taken ? taken : 1;
