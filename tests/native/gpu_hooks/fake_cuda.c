@@ -1,4 +1,5 @@
-/* A CUDA driver whose GPU is a piece of the host's memory. */
+/* A CUDA driver whose GPU is a piece of the host's memory. Its one context can be remade, at the same
+ * address; what would then crash, or block below a running kernel, ends the program. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>
@@ -13,7 +14,29 @@ enum { OK = 0, INVALID = 1, NOT_FOUND = 500 };
 FAKE_API unsigned fake_flags;    /* of the last registration */
 FAKE_API int fake_register_abi;  /* 1 or 2: by which function */
 FAKE_API uint8_t fake_gpu[1 << 16] __attribute__((aligned(4096)));
-static int context, stream;
+FAKE_API int fake_life = 1;      /* the context's; counted up, another context has its pointer */
+FAKE_API int fake_kernel;        /* one runs, and ends only when the program goes on */
+FAKE_API int fake_devices = 1;
+FAKE_API int fake_current;       /* the calling thread has the context */
+static int context, streams[8]; /* by the life in which they were made */
+
+static void refuse(const char *what)
+{
+    fprintf(stderr, "driver: %s\n", what);
+    abort();
+}
+
+static void refuse_below_kernels(const char *what)
+{
+    if (fake_kernel)
+        refuse(what);
+}
+
+static void refuse_dead(const void *stream)
+{
+    if (stream != &streams[fake_life])
+        refuse("a stream of a context that is gone");
+}
 
 static int lies_in_gpu(uint64_t at)
 {
@@ -31,7 +54,7 @@ FAKE_API int cuDriverGetVersion(int *version)
 }
 FAKE_API int cuDeviceGetCount(int *count)
 {
-    *count = 1;
+    *count = fake_devices;
     return OK;
 }
 FAKE_API int cuDeviceGet(int *device, int ordinal)
@@ -63,7 +86,10 @@ FAKE_API int cuMemHostRegister(void *at, size_t size, unsigned flags)
 }
 FAKE_API int cuMemHostRegister_v2(void *at, size_t size, unsigned flags)
 {
-    (void)at, (void)size;
+    (void)at;
+    refuse_below_kernels("memory pinned below a kernel");
+    if (size > 4096) /* not the program's own */
+        return flags == 1 ? OK : INVALID;
     fake_flags = flags;
     fake_register_abi = 2;
     return OK;
@@ -100,8 +126,13 @@ FAKE_API int cuPointerGetAttribute(void *out, int attribute, uint64_t at)
 }
 FAKE_API int cuCtxGetCurrent(void **out)
 {
-    *out = NULL;
+    *out = fake_current ? &context : NULL;
     return OK;
+}
+FAKE_API int cuCtxGetId(void *which, unsigned long long *id)
+{
+    *id = 100 + (unsigned)fake_life;
+    return which == &context ? OK : INVALID;
 }
 FAKE_API int cuCtxSetCurrent(void *wanted)
 {
@@ -118,21 +149,19 @@ FAKE_API int cuCtxPopCurrent_v2(void **out)
 }
 FAKE_API int cuStreamCreate(void **out, unsigned flags)
 {
-    *out = &stream;
+    refuse_below_kernels("a stream made below a kernel");
+    *out = &streams[fake_life];
     return flags == 1 ? OK : INVALID;
 }
 FAKE_API int cuStreamSynchronize(void *which)
 {
-    return which == &stream ? OK : INVALID;
-}
-FAKE_API int cuMemHostAlloc(void **out, size_t size, unsigned flags)
-{
-    *out = malloc(size);
-    return flags == 1 ? OK : INVALID;
+    refuse_dead(which);
+    return OK;
 }
 FAKE_API int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t size, void *which)
 {
-    if (which != &stream || !lies_in_gpu(from))
+    refuse_dead(which);
+    if (!lies_in_gpu(from))
         return INVALID;
     memcpy(to, (const void *)(uintptr_t)from, size);
     return OK;

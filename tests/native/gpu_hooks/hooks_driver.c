@@ -263,6 +263,15 @@ static void do_fork(const struct line *line)
     printf("%d", in_a_child(objects[0], uars[0]));
 }
 
+/* A variable of the fake CUDA's: "kernel", "life", "current", "devices", ... */
+static void do_cuda(const struct line *line)
+{
+    char name[64];
+    snprintf(name, sizeof(name), "fake_%.40s", line->hex);
+    *fake(cuda, name) = (int)line->a;
+    printf("0");
+}
+
 static void do_sleep(const struct line *line)
 {
     usleep((useconds_t)line->a * 1000);
@@ -294,6 +303,7 @@ static const struct {
     {"init_obj", do_init_obj},
     {"fork", do_fork},
     {"sleep", do_sleep},
+    {"cuda", do_cuda},
 };
 
 static void carry_out(const char *text)

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from firmware import doorbell, write_wqe
+from test_gpu_hooks import FIRST_QPN, FIRST_UMEM, connect, create, merged
 
 Hooks = Callable[..., Any]
 SHIM = "libsigmatrace_gpu.so"
@@ -43,6 +45,43 @@ def test_look_up_is_left_alone_without_the_layer(hooks: Hooks) -> None:
 def test_look_up_alone_leaves_no_trace(hooks: Hooks) -> None:
     result = hooks([f"ask {FOUR} 5 cuGetProcAddress"], how="dlsym")
     assert result.answers[0]["owner"] == SHIM and not result.out.exists()
+
+
+GPU_MEMORY = ["umem 8192 1", "umem 4096 0"]
+WRITE = f"put 0 0 {write_wqe(0, FIRST_QPN, 100).hex()}"
+RING = f"ring 0 {doorbell(1, FIRST_QPN)}"
+
+
+@pytest.mark.parametrize("early", ["memory", "register"])
+def test_nothing_is_made_below_a_kernel_that_waits_for_the_connection(
+    hooks: Hooks, early: str
+) -> None:
+    """The fake driver ends a program that would wait for the kernel."""
+    begin, kernel = ["init", "uar 0"], "cuda 1 0 kernel"
+    if early == "memory":
+        begin += [*GPU_MEMORY, kernel]
+    else:
+        begin += ["cuda 1 0 current", "register 0 7", kernel, *GPU_MEMORY]
+    rank = hooks([*begin, create(), *connect(0, rlid=1), WRITE, RING, "destroy 0"]).rank()
+    assert [op["size_bytes"] for op in rank.records(1)] == [100]
+    (pair,) = merged(rank, "mlx5_qp")
+    assert (pair["slots"], pair["invalid_slots"], pair["uncopied_slots"]) == (1, 0, 0)
+
+
+def test_context_that_is_remade_at_the_same_address(hooks: Hooks) -> None:
+    """The fake driver ends a program that uses a stream of the former one."""
+    script = ["init", "uar 0", *GPU_MEMORY, create(), *connect(0, rlid=1), WRITE]
+    script += ["cuda 2 0 life", RING, "destroy 0"]
+    number = FIRST_QPN + 1
+    script += ["umem 8192 1", create(wq_umem_id=FIRST_UMEM + 2), *connect(1, rlid=1)]
+    script += [f"put 2 0 {write_wqe(0, number, 28).hex()}", f"ring 0 {doorbell(1, number)}"]
+    rank = hooks([*script, "destroy 1"]).rank()
+    assert [op["size_bytes"] for op in rank.records(1)] == [28]
+    gone, after = merged(rank, "mlx5_qp")
+    assert (gone["slots"], gone["uncopied_slots"]) == (1, 1)
+    assert (after["slots"], after["uncopied_slots"]) == (1, 0)
+    assert rank.end is not None
+    assert rank.end["lost"] == {"gpu: slots not copied in time, or whose copy failed": 1}
 
 
 def test_kernels_are_on_the_same_clock(hooks: Hooks, versioned: Path) -> None:

@@ -62,28 +62,33 @@ ST_API int cuInit(unsigned flags)
     return result;
 }
 
-/* The GPU shall get a pointer to a shadow, which is no IO memory. */
-static unsigned register_flags(const void *at, size_t size, unsigned flags)
+typedef int (*host_register)(void *, size_t, unsigned);
+
+/* The GPU shall get a pointer to a shadow, which is no IO memory. Kernels that ring there come later:
+ * now is the time to make what reading behind them needs. */
+static int register_host(host_register real, void *at, size_t size, unsigned flags)
 {
+    if (!real)
+        return CUDA_ERROR_NOT_FOUND;
     if (st_cuda_on)
         st_cuda_note(true);
-    if (st_cuda_on && flags & CU_MEMHOSTREGISTER_IOMEMORY && st_uar_shadows(at, size))
+    bool shadow = st_cuda_on && flags & CU_MEMHOSTREGISTER_IOMEMORY && st_uar_shadows(at, size);
+    if (shadow)
         flags &= ~(unsigned)CU_MEMHOSTREGISTER_IOMEMORY;
-    return flags;
+    int result = real(at, size, flags);
+    if (shadow && result == CUDA_SUCCESS)
+        st_source_prepare(0);
+    return result;
 }
-
-typedef int (*host_register)(void *, size_t, unsigned);
 
 ST_API int cuMemHostRegister(void *at, size_t size, unsigned flags)
 {
-    host_register real = REAL(REGISTER, host_register);
-    return real ? real(at, size, register_flags(at, size, flags)) : CUDA_ERROR_NOT_FOUND;
+    return register_host(REAL(REGISTER, host_register), at, size, flags);
 }
 
 ST_API int cuMemHostRegister_v2(void *at, size_t size, unsigned flags)
 {
-    host_register real = REAL(REGISTER_2, host_register);
-    return real ? real(at, size, register_flags(at, size, flags)) : CUDA_ERROR_NOT_FOUND;
+    return register_host(REAL(REGISTER_2, host_register), at, size, flags);
 }
 
 ST_API int cuMemGetHandleForAddressRange(void *handle, uint64_t at, size_t size, int type,

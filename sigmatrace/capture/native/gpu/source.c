@@ -1,5 +1,5 @@
 /* Reading the program's memory: the host's directly, a GPU's by copies on a stream of ours, into a
- * buffer that is made when the first queue pair of its context is. The copier alone reads. */
+ * buffer that is made when the program prepares its context for doorbells. The copier alone reads. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <string.h>
@@ -10,25 +10,26 @@
 #include "repeater.h"
 
 #define PIECE_BYTES 4096u
-#define SOURCES 17u /* the host, and contexts */
+#define SOURCES 65u /* the host, and contexts, those that are gone too */
 #define RECORD_BYTES (ST_GPU_QPS * 4u)
 #define BUFFER_BYTES (ST_SOURCE_SLOT_BYTES + RECORD_BYTES)
 
 struct st_source {
     uint32_t state;
     bool device, started, failed;
-    uint64_t used;
+    uint64_t context_id, used;
     struct st_cuda_copy copy; /* of the host: the buffer alone */
 };
 
 static struct st_source sources[SOURCES];
-static const struct st_source *entered;
 
 static bool make(struct st_source *source, const struct st_cuda_memory *memory)
 {
     source->device = memory->device;
-    if (memory->device)
+    if (memory->device) {
+        source->context_id = st_cuda_context_id(memory->context);
         return st_cuda_copy_make(memory->context, BUFFER_BYTES, &source->copy);
+    }
     int saved = errno;
     void *p = mmap(NULL, BUFFER_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     errno = saved;
@@ -40,7 +41,23 @@ static bool serves(const struct st_source *source, const struct st_cuda_memory *
 {
     if (ST_LOAD(&source->state) != ST_ACTIVE || source->device != memory->device)
         return false;
-    return !memory->device || source->copy.context == memory->context;
+    return !memory->device || (source->copy.context == memory->context &&
+                               source->context_id == st_cuda_context_id(memory->context));
+}
+
+static struct st_source *find_or_make(const struct st_cuda_memory *memory)
+{
+    for (uint32_t i = 0; i < SOURCES; i++)
+        if (serves(&sources[i], memory))
+            return &sources[i];
+    for (uint32_t i = 0; i < SOURCES; i++) {
+        if (!st_swap_state(&sources[i].state, ST_FREE, ST_MAKING))
+            continue;
+        bool made = make(&sources[i], memory);
+        ST_STORE(&sources[i].state, made ? ST_ACTIVE : ST_FREE);
+        return made ? &sources[i] : NULL;
+    }
+    return NULL;
 }
 
 struct st_source *st_source_of(uint64_t address)
@@ -48,28 +65,25 @@ struct st_source *st_source_of(uint64_t address)
     struct st_cuda_memory memory = {.device = false};
     if (!st_cuda_memory(address, &memory))
         memory.device = false;
-    for (uint32_t i = 0; i < SOURCES; i++)
-        if (serves(&sources[i], &memory))
-            return &sources[i];
-    for (uint32_t i = 0; i < SOURCES; i++) {
-        if (!st_swap_state(&sources[i].state, ST_FREE, ST_MAKING))
-            continue;
-        bool made = make(&sources[i], &memory);
-        ST_STORE(&sources[i].state, made ? ST_ACTIVE : ST_FREE);
-        if (made)
-            return &sources[i];
-        break;
-    }
-    st_lost("gpu: queue pair whose memory cannot be read", 1);
-    return NULL;
+    struct st_source *source = find_or_make(&memory);
+    if (!source)
+        st_lost("gpu: queue pair whose memory cannot be read", 1);
+    return source;
 }
 
+void st_source_prepare(uint64_t address)
+{
+    struct st_cuda_memory memory;
+    if ((address ? st_cuda_memory(address, &memory) : st_cuda_current(&memory)) && memory.device)
+        find_or_make(&memory);
+}
+
+/* Streams of a context that was destroyed are not to be touched, though the next context may have its
+ * pointer. */
 static bool enter(const struct st_source *source)
 {
-    if (entered != source && !st_cuda_copy_enter(&source->copy))
-        return false;
-    entered = source;
-    return true;
+    return source->context_id == st_cuda_context_id(source->copy.context) &&
+           st_cuda_copy_enter(&source->copy);
 }
 
 /* By the kernel, which says no where the program has unmapped its memory meanwhile; by hand only
