@@ -112,19 +112,19 @@ def test_no_cupti_is_said_once(hooks: Hooks) -> None:
     result = hooks(["init", "init", "uar 0", "free 0"], SIGMATRACE_CUPTI="/nowhere/cupti.so")
     assert result.stderr.count("kernels are not recorded: /nowhere/cupti.so") == 1
     assert "shadow" in result.rank().objects_of("mlx5_uar")[0]
-    (told,) = result.rank().objects_of("kernels_not_recorded")
-    assert told["reason"] == "/nowhere/cupti.so cannot be loaded"
+    (told,) = result.rank().objects_of("gpu_kernels")
+    assert told["not_recorded"] == "/nowhere/cupti.so cannot be loaded"
 
 
 def test_no_cupti_because_it_was_not_wanted(hooks: Hooks) -> None:
     result = hooks(["init", "init"])
-    (told,) = result.rank().objects_of("kernels_not_recorded")
-    assert told["reason"] == "SIGMATRACE_CUPTI=off" and result.stderr == ""
+    (told,) = result.rank().objects_of("gpu_kernels")
+    assert told["not_recorded"] == "SIGMATRACE_CUPTI=off" and result.stderr == ""
 
 
 def test_no_kernels_are_missing_in_mode_aggregate(hooks: Hooks) -> None:
     rank = hooks(["init"], SIGMATRACE_MODE="aggregate").rank()
-    assert not rank.objects_of("kernels_not_recorded")
+    assert not rank.objects_of("gpu_kernels")
 
 
 @pytest.mark.parametrize(("error", "name"), [(39, "CUPTI_ERROR_FAKE"), (999, "unknown")])
@@ -134,10 +134,10 @@ def test_cupti_that_refuses(
 ) -> None:
     cupti = {"SIGMATRACE_CUPTI": str(versioned / "cupti.so"), "FAKE_CUPTI_ERROR": str(error)}
     result = hooks([f"cuda {devices} 0 devices", "init"], **cupti)
-    (told,) = result.rank().objects_of("kernels_not_recorded")
+    (told,) = result.rank().objects_of("gpu_kernels")
     has_gpu = devices and (Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists())
     none = "" if has_gpu else ": there is no GPU here"
-    assert told["reason"] == f"CUPTI refuses, error {error} ({name}){none}"
+    assert told["not_recorded"] == f"CUPTI refuses, error {error} ({name}){none}"
     assert f"kernels are not recorded: {told['reason']}" in result.stderr
     assert ("another tool may be using it" in result.stderr) == bool(has_gpu)
 

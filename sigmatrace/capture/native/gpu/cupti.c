@@ -239,8 +239,8 @@ static void refused(const char *reason, const char *advice)
 {
     static bool said;
     struct st_object o;
-    st_object_begin(&o, "kernels_not_recorded", st_object_id());
-    st_object_str(&o, "reason", reason);
+    st_object_begin(&o, "gpu_kernels", st_object_id());
+    st_object_str(&o, "not_recorded", reason);
     st_object_end(&o);
     if (advice)
         st_warn_once(&said, "kernels are not recorded: %s%s", reason, advice);
