@@ -138,7 +138,7 @@ def test_cupti_that_refuses(
     has_gpu = devices and (Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists())
     none = "" if has_gpu else ": there is no GPU here"
     assert told["not_recorded"] == f"CUPTI refuses, error {error} ({name}){none}"
-    assert f"kernels are not recorded: {told['reason']}" in result.stderr
+    assert f"kernels are not recorded: {told['not_recorded']}" in result.stderr
     assert ("another tool may be using it" in result.stderr) == bool(has_gpu)
 
 
