@@ -62,21 +62,24 @@ ST_API int cuInit(unsigned flags)
     return result;
 }
 
-typedef int (*host_register)(void *, size_t, unsigned);
-
-/* The GPU shall get a pointer to a shadow, which is no IO memory. Kernels that ring there come later:
- * now is the time to make what reading behind them needs. */
-static int register_host(host_register real, void *at, size_t size, unsigned flags)
+/* The GPU shall get a pointer to a shadow, which is no IO memory. */
+static unsigned register_flags(const void *at, size_t size, unsigned flags)
 {
-    if (!real)
-        return CUDA_ERROR_NOT_FOUND;
     if (st_cuda_on)
         st_cuda_note(true);
-    bool shadow = st_cuda_on && flags & CU_MEMHOSTREGISTER_IOMEMORY && st_uar_shadows(at, size);
-    if (shadow)
+    if (st_cuda_on && flags & CU_MEMHOSTREGISTER_IOMEMORY && st_uar_shadows(at, size))
         flags &= ~(unsigned)CU_MEMHOSTREGISTER_IOMEMORY;
-    int result = real(at, size, flags);
-    if (shadow && result == CUDA_SUCCESS)
+    return flags;
+}
+
+typedef int (*host_register)(void *, size_t, unsigned);
+
+/* Kernels that ring at a shadow come later: now is the time to make what reading behind them needs. */
+static int register_host(host_register real, void *at, size_t size, unsigned flags)
+{
+    unsigned given = register_flags(at, size, flags);
+    int result = real ? real(at, size, given) : CUDA_ERROR_NOT_FOUND;
+    if (given != flags && result == CUDA_SUCCESS)
         st_source_prepare(0);
     return result;
 }
