@@ -24,11 +24,14 @@ def test_look_up_by_cu_get_proc_address(hooks: Hooks, how: str, abi: int) -> Non
         f"ask {FOUR} {abi} cuGetProcAddress",
         f"ask {FIVE} {abi} cuGetProcAddress",
         f"ask 11070 {abi} cuMemGetHandleForAddressRange",
+        f"ask 13000 {abi} cuCtxDestroy",
+        f"ask 11000 {abi} cuDevicePrimaryCtxReset",
+        f"ask 12080 {abi} cuDevicePrimaryCtxRelease",
         f"ask 3020 {abi} cuMemHostUnregister",
         f"ask 1 {abi} cuNothing",
     ]
     told = hooks(script, how=how).answers
-    owners = [SHIM] * 5 + ["libcuda.so.1", ""]
+    owners = [SHIM] * 8 + ["libcuda.so.1", ""]
     assert [each["owner"] for each in told] == owners
     assert [each["abi"] for each in told[:2]] == [2, 1], "each ABI leads to its own function"
     assert [each["again"] for each in told[2:4]] == [SHIM, SHIM]
@@ -68,14 +71,37 @@ def test_nothing_is_made_below_a_kernel_that_waits_for_the_connection(
     assert (pair["slots"], pair["invalid_slots"], pair["uncopied_slots"]) == (1, 0, 0)
 
 
+CONNECTED = ["init", "uar 0", *GPU_MEMORY, create(), *connect(0, rlid=1), WRITE]
+SECOND = FIRST_QPN + 1
+AFTER = [
+    *("destroy 0", "umem 8192 1", create(wq_umem_id=FIRST_UMEM + 2), *connect(1, rlid=1)),
+    f"put 2 0 {write_wqe(0, SECOND, 28).hex()}",
+    *(f"ring 0 {doorbell(1, SECOND)}", "destroy 1"),
+]
+
+
+@pytest.mark.parametrize("how", ["link", "dlsym"])
+@pytest.mark.parametrize("end", ["destroy", "reset", "release"])
+def test_context_that_ends_below_a_copy(hooks: Hooks, how: str, end: str) -> None:
+    """The fake driver ends a program that ends a context in use, or uses one that has ended."""
+    script = [*CONNECTED, "cuda 50 0 slow_ms", f"store 0 {doorbell(1, FIRST_QPN)}"]
+    script += ["await 1 0 copying", f"end 0 0 {end}", "cuda 0 0 slow_ms", *AFTER]
+    result = hooks(script, how=how)
+    assert result.answers[script.index(f"end 0 0 {end}")] == 0
+    first, second = merged(result.rank(), "mlx5_qp")
+    assert (first["slots"], second["slots"], second["uncopied_slots"]) == (1, 1, 0)
+    copied = [100] * (1 - first["uncopied_slots"])
+    assert [op["size_bytes"] for op in result.rank().records(1)] == [*copied, 28]
+
+
+def test_context_that_others_keep_is_read_on(hooks: Hooks) -> None:
+    rank = hooks([*CONNECTED, "cuda 1 0 kept", "end 0 0 release", RING, "destroy 0"]).rank()
+    assert [op["size_bytes"] for op in rank.records(1)] == [100]
+
+
 def test_context_that_is_remade_at_the_same_address(hooks: Hooks) -> None:
-    """The fake driver ends a program that uses a stream of the former one."""
-    script = ["init", "uar 0", *GPU_MEMORY, create(), *connect(0, rlid=1), WRITE]
-    script += ["cuda 2 0 life", RING, "destroy 0"]
-    number = FIRST_QPN + 1
-    script += ["umem 8192 1", create(wq_umem_id=FIRST_UMEM + 2), *connect(1, rlid=1)]
-    script += [f"put 2 0 {write_wqe(0, number, 28).hex()}", f"ring 0 {doorbell(1, number)}"]
-    rank = hooks([*script, "destroy 1"]).rank()
+    """Without our knowing; the fake driver ends a program that uses a former stream."""
+    rank = hooks([*CONNECTED, "cuda 2 0 life", RING, *AFTER]).rank()
     assert [op["size_bytes"] for op in rank.records(1)] == [28]
     gone, after = merged(rank, "mlx5_qp")
     assert (gone["slots"], gone["uncopied_slots"]) == (1, 1)

@@ -170,10 +170,12 @@ bool st_cuda_memory(uint64_t address, struct st_cuda_memory *memory)
 bool st_cuda_current(struct st_cuda_memory *memory)
 {
     const struct st_driver *d = st_driver();
-    int saved = errno;
+    int saved = errno, device = 0;
     *memory = (struct st_cuda_memory){.device = true};
     if (!d || d->cuCtxGetCurrent(&memory->context) != CUDA_SUCCESS)
         memory->context = NULL;
+    if (memory->context && d->cuCtxGetDevice(&device) == CUDA_SUCCESS)
+        memory->gpu = st_cuda_gpu(device, false);
     errno = saved;
     return memory->context != NULL;
 }

@@ -33,6 +33,7 @@ enum {
     X(cuPointerGetAttribute, (void *, int, uint64_t))                                              \
     X(cuCtxGetCurrent, (void **))                                                                  \
     X(cuCtxGetId, (void *, unsigned long long *))                                                  \
+    X(cuCtxGetDevice, (int *))                                                                     \
     X(cuCtxSetCurrent, (void *))                                                                   \
     X(cuCtxPushCurrent_v2, (void *))                                                               \
     X(cuCtxPopCurrent_v2, (void **))                                                               \

@@ -103,6 +103,12 @@ bool st_cuda_copy_wait(const struct st_cuda_copy *copy);
  * context), so that it need not be made when queue pairs are connected, maybe below a kernel that
  * waits for them. */
 void st_source_prepare(uint64_t address);
+/* Before a call that may destroy a context (NULL: one of the GPU with this object id): copies out of
+ * it end, and the next ones wait until st_sources_reopen says that the call has returned, and whether
+ * it has `done` what it should. A stream of a context that is gone is not to be touched: the driver
+ * would crash. */
+uint64_t st_sources_close(const void *context, uint32_t gpu);
+void st_sources_reopen(uint64_t closed, bool done);
 
 /* --- uar.c: what libmlx5 gave out ------------------------------------------------------------------- */
 

@@ -10,13 +10,16 @@
 #include "repeater.h"
 
 #define PIECE_BYTES 4096u
-#define SOURCES 65u /* the host, and contexts, those that are gone too */
+#define SOURCES 64u /* the host, and contexts, those that are gone too */
+#define CLOSING_MS 1000u
 #define RECORD_BYTES (ST_GPU_QPS * 4u)
 #define BUFFER_BYTES (ST_SOURCE_SLOT_BYTES + RECORD_BYTES)
 
 struct st_source {
     uint32_t state;
     bool device, started, failed;
+    uint32_t gpu, closing, busy; /* closing: calls under way that may destroy the context */
+    bool closed;                 /* one has */
     uint64_t context_id, used;
     struct st_cuda_copy copy; /* of the host: the buffer alone */
 };
@@ -27,6 +30,7 @@ static bool make(struct st_source *source, const struct st_cuda_memory *memory)
 {
     source->device = memory->device;
     if (memory->device) {
+        source->gpu = memory->gpu;
         source->context_id = st_cuda_context_id(memory->context);
         return st_cuda_copy_make(memory->context, BUFFER_BYTES, &source->copy);
     }
@@ -41,7 +45,7 @@ static bool serves(const struct st_source *source, const struct st_cuda_memory *
 {
     if (ST_LOAD(&source->state) != ST_ACTIVE || source->device != memory->device)
         return false;
-    return !memory->device || (source->copy.context == memory->context &&
+    return !memory->device || (source->copy.context == memory->context && !ST_LOAD(&source->closed) &&
                                source->context_id == st_cuda_context_id(memory->context));
 }
 
@@ -78,12 +82,70 @@ void st_source_prepare(uint64_t address)
         find_or_make(&memory);
 }
 
-/* Streams of a context that was destroyed are not to be touched, though the next context may have its
- * pointer. */
-static bool enter(const struct st_source *source)
+static void leave(struct st_source *source)
 {
-    return source->context_id == st_cuda_context_id(source->copy.context) &&
-           st_cuda_copy_enter(&source->copy);
+    __atomic_store_n(&source->busy, 0, __ATOMIC_SEQ_CST);
+}
+
+/* `busy`, then `closing`, here; `closing`, then `busy`, there. */
+static bool may_enter(struct st_source *source)
+{
+    uint64_t until = st_now() + CLOSING_MS * 1000 * st_tsc_per_us;
+    for (;;) {
+        __atomic_store_n(&source->busy, 1, __ATOMIC_SEQ_CST);
+        if (!__atomic_load_n(&source->closing, __ATOMIC_SEQ_CST))
+            return !ST_LOAD(&source->closed);
+        leave(source);
+        if (st_now() > until)
+            return false;
+        st_nap(20);
+    }
+}
+
+/* The context may have been destroyed without our knowing, and another one have its pointer. */
+static bool enter(struct st_source *source)
+{
+    if (may_enter(source) && source->context_id == st_cuda_context_id(source->copy.context) &&
+        st_cuda_copy_enter(&source->copy))
+        return true;
+    leave(source);
+    return false;
+}
+
+static bool concerns(const struct st_source *source, const void *context, uint32_t gpu)
+{
+    if (ST_LOAD(&source->state) != ST_ACTIVE || !source->device)
+        return false;
+    return context ? source->copy.context == context : gpu && source->gpu == gpu;
+}
+
+uint64_t st_sources_close(const void *context, uint32_t gpu)
+{
+    uint64_t closed = 0, until = st_now() + CLOSING_MS * 1000 * st_tsc_per_us;
+    for (uint32_t i = 0; i < SOURCES; i++)
+        if (concerns(&sources[i], context, gpu)) {
+            closed |= 1ull << i;
+            __atomic_add_fetch(&sources[i].closing, 1, __ATOMIC_SEQ_CST);
+        }
+    for (uint32_t i = 0; i < SOURCES; i++)
+        while (closed >> i & 1 && __atomic_load_n(&sources[i].busy, __ATOMIC_SEQ_CST) &&
+               st_repeater_here() && st_now() < until)
+            st_nap(20);
+    return closed;
+}
+
+void st_sources_reopen(uint64_t closed, bool done)
+{
+    for (uint32_t i = 0; i < SOURCES; i++) {
+        struct st_source *source = &sources[i];
+        if (!(closed >> i & 1))
+            continue;
+        uint64_t id = source->context_id;
+        /* A driver that tells no ids does not tell whether the context is still there, either. */
+        if (id ? st_cuda_context_id(source->copy.context) != id : done)
+            ST_STORE(&source->closed, true);
+        __atomic_sub_fetch(&source->closing, 1, __ATOMIC_SEQ_CST);
+    }
 }
 
 /* By the kernel, which says no where the program has unmapped its memory meanwhile; by hand only
@@ -126,7 +188,9 @@ bool st_source_start(struct st_source *source, uint64_t at, uint64_t from, uint6
     if (!enter(source))
         return false;
     source->started = true;
-    return st_cuda_copy_start(&source->copy, at, from, size);
+    bool started = st_cuda_copy_start(&source->copy, at, from, size);
+    leave(source);
+    return started;
 }
 
 uint64_t st_source_room(struct st_source *source, uint64_t size)
@@ -142,6 +206,7 @@ bool st_source_wait(struct st_source *source)
     if (source->started) {
         source->started = false;
         source->failed = !enter(source) || !st_cuda_copy_wait(&source->copy);
+        leave(source);
     }
     return !source->failed;
 }
