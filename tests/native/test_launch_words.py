@@ -80,6 +80,9 @@ def test_unknown_layers_are_told_with_the_groups(tmp_path, monkeypatch):
     ).stderr
     assert 'no layer is called "gpus"; there are: ofi ucp uct verbs mlx5dv cuda' in said
     assert said.rstrip().endswith("and the groups ucx gpu all")
+    variables["SIGMATRACE_LAYERS"] = "all"
+    known = subprocess.run(["true"], env=variables | preload, capture_output=True, check=True)
+    assert known.stderr == b""
 
 
 def test_check_says_no_to_the_clock_that_a_launch_refuses():
