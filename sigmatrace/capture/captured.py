@@ -13,7 +13,7 @@ from sigmatrace.capture.index import FROM_RING, FileIndex, dropped, find_rank_fi
 from sigmatrace.capture.report import Captured
 from sigmatrace.capture.view import opened
 from sigmatrace.errors import ChunkFormatError, RunNotFoundError
-from sigmatrace.trace_format import OP_CLASS, RECORDS, Item, OpClass, Schema
+from sigmatrace.trace_format import OP_CLASS, RECORDS, DoorbellFlag, Item, OpClass, Schema
 
 _COUNTED = (Schema.AGGREGATE,)
 _FEW = 10_000
@@ -58,6 +58,7 @@ def read(folder: Path, run_id: str, since_ns: int) -> list[Captured]:
 def _captured(index: FileIndex) -> Captured:
     header, end = index.header, index.end
     operations = _operations(index)
+    moves_data = _moves_data(index, operations)
     libraries = index.tables["libraries"].select(["name", "version", "how"]).to_pylist()
     drops = sum(end.dropped.values()) if end else dropped(index.chunks)
     ring = Path(index.ring)
@@ -71,8 +72,12 @@ def _captured(index: FileIndex) -> Captured:
         program=header.command.split(" ")[0].rpartition("/")[2],
         libraries=tuple(dict.fromkeys((x["name"], x["version"], x["how"]) for x in libraries)),
         operations=operations,
-        marks=int(index.chunks["count"][index.chunks["schema"] == Schema.MARK].sum()),
-        moves_data=_moves_data(index, operations),
+        marks=_records(index, Schema.MARK),
+        doorbells=_records(index, Schema.DOORBELL),
+        unread=0 if moves_data else _unread(index),
+        kernels=_records(index, Schema.KERNEL),
+        unwatched=index.unwatched,
+        moves_data=moves_data,
         size_bytes=size,
         dropped=drops,
         lost=dict(end.lost) if end else {},
@@ -82,8 +87,18 @@ def _captured(index: FileIndex) -> Captured:
 
 def _operations(index: FileIndex) -> int:
     """Count operations: single ones, and those that mode ``aggregate`` has counted."""
-    single = index.chunks["count"][index.chunks["schema"] == Schema.OP]
-    return int(single.sum()) + sum(int(rows["count"].sum()) for rows in _rows(index, *_COUNTED))
+    counted = sum(int(rows["count"].sum()) for rows in _rows(index, *_COUNTED))
+    return _records(index, Schema.OP) + counted
+
+
+def _records(index: FileIndex, schema: Schema) -> int:
+    return int(index.chunks["count"][index.chunks["schema"] == schema].sum())
+
+
+def _unread(index: FileIndex) -> int:
+    """Count doorbells behind which no WQE was read."""
+    doorbells = _rows(index, Schema.DOORBELL)
+    return sum(int(((rows["flags"] & DoorbellFlag.NOT_READ) != 0).sum()) for rows in doorbells)
 
 
 def _moves_data(index: FileIndex, operations: int) -> bool:

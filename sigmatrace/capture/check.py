@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sigmatrace.capture.environment import Settings, Shims, missing_layers
 from sigmatrace.capture.layers import LAYERS
-from sigmatrace.capture.libraries import found
+from sigmatrace.capture.libraries import Library, found
 from sigmatrace.text import byte_text
 
 _PTP = "/dev/ptp"
@@ -122,6 +122,13 @@ def layer(name: str, settings: Settings, shims: Shims, environment: Mapping[str,
         return Verdict(
             name, True, f"shim built; no {library} for the loader, only programs that bring one"
         )
-    texts = [f"{library} {copy.version or '(cannot be loaded)'} {copy.path}" for copy in copies]
+    texts = [_copy(library, copy) for copy in copies]
     how = f"{settings.ofi_entry} entry, " if name == "ofi" else ""
-    return Verdict(name, True, how + ", ".join(texts))
+    loads = any(copy.version is not None for copy in copies)
+    return Verdict(name, loads, how + ", ".join(texts))
+
+
+def _copy(library: str, copy: Library) -> str:
+    if copy.version is None:
+        return f"{copy.path} cannot be loaded"
+    return f"{library} {copy.version or '(of unknown version)'} {copy.path}"

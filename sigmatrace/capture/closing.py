@@ -6,7 +6,7 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from sigmatrace.capture import captured, diagnose, report
+from sigmatrace.capture import captured, diagnose, gpu, report
 from sigmatrace.capture.diagnose import Attempt
 from sigmatrace.capture.environment import Settings
 from sigmatrace.capture.process import Ended
@@ -60,4 +60,5 @@ def _problem(attempt: Attempt, found: Sequence[Captured]) -> tuple[str, list[str
     if not any(one.communicates for one in found):
         marks = ", only marks" if any(one.marks for one in found) else ""
         return what + marks, diagnose.nothing_hooked(attempt)
-    return what, diagnose.nothing_recorded(attempt, any(one.rank >= 0 for one in found))
+    instead = gpu.instead(found, attempt.environment)
+    return what, diagnose.nothing_recorded(attempt, any(one.rank >= 0 for one in found), instead)

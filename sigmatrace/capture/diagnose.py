@@ -81,14 +81,17 @@ def nothing_hooked(attempt: Attempt) -> list[str]:
     return [*_unseen(attempt), *_missed(attempt)]
 
 
-def nothing_recorded(attempt: Attempt, ranks: bool) -> list[str]:
+def nothing_recorded(attempt: Attempt, ranks: bool, instead: Sequence[str] = ()) -> list[str]:
     """Return likely reasons for a command that loaded a library but used it for nothing.
 
     Args:
         attempt: What was to be traced.
         ranks: Whether trace files know their MPI rank.
+        instead: What was recorded though no operation was; a line each.
     """
     failed = [_FAILED] if attempt.failed else []
+    if instead:
+        return [*failed, *instead]
     if ranks or _is_mpi(attempt):
         return [*failed, *shared_memory(attempt)]
     used = failed or ["the libraries were loaded, but no message went through them"]

@@ -16,7 +16,12 @@ from sigmatrace.capture import header as headers
 from sigmatrace.capture import items, ring
 from sigmatrace.capture.header import Header
 from sigmatrace.capture.names.fields import integer, text
-from sigmatrace.capture.objects import KNOWN_TYPES, object_tables, thread_names
+from sigmatrace.capture.objects import (
+    KNOWN_TYPES,
+    object_tables,
+    thread_names,
+    unwatched_registers,
+)
 from sigmatrace.capture.view import opened
 from sigmatrace.errors import RunNotFoundError
 from sigmatrace.text import counted
@@ -130,6 +135,7 @@ class FileIndex:
         whole_bytes: Bytes in whole items.
         lost: Chunks of channels that turned out damaged.
         unknown: What was skipped because this reader does not know it, counted by what.
+        unwatched: Registers of NICs whose doorbells could not be seen, by the reason.
     """
 
     path: str
@@ -147,6 +153,7 @@ class FileIndex:
     whole_bytes: int = 0
     lost: list[LostChunk] = field(default_factory=list)
     unknown: Counter[str] = field(default_factory=Counter)
+    unwatched: Counter[str] = field(default_factory=Counter)
 
     @property
     def ring(self) -> str:
@@ -282,6 +289,7 @@ class _Builder:
             index.channels = rows[np.unique(rows["id"], return_index=True)[1]]
         index.tables = object_tables(self.objects, index.channels, header.host)
         index.threads = thread_names(self.objects)
+        index.unwatched = unwatched_registers(self.objects)
         return index
 
     def _header(self, fields: dict[str, Any]) -> None:

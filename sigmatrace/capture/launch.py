@@ -9,16 +9,16 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 from sigmatrace.capture import environment as env
 from sigmatrace.capture import options as opt
-from sigmatrace.capture import process
-from sigmatrace.capture.layers import LAYERS
-from sigmatrace.capture.runid import under_launcher
+from sigmatrace.capture import process, variables
+from sigmatrace.capture.layers import LAYERS, half_chosen
+from sigmatrace.capture.runid import job_rank, under_launcher
 from sigmatrace.capture.speak import NAME, say
 from sigmatrace.errors import CaptureError, ConfigError, OutputError, SigmaTraceError
 
@@ -48,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 def _main(options: argparse.Namespace) -> process.Ended | int:
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     settings = opt.settings(options)
+    _warn(filter(None, [*variables.check(os.environ), half_chosen(settings.layers)]))
     if options.check:
         return _check(settings)
     if not command and not options.print_env:
@@ -78,6 +79,13 @@ def _main(options: argparse.Namespace) -> process.Ended | int:
             with contextlib.suppress(OSError):
                 settings.out.rmdir()  # only if it is empty; who is yet to write makes it again
     return ended
+
+
+def _warn(texts: Iterable[str]) -> None:
+    """Warn of what concerns all ranks of a job; one of them does."""
+    if job_rank(os.environ) in (None, "0"):
+        for text in texts:
+            say(f"warning: {text}")
 
 
 def _close(

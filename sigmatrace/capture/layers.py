@@ -5,6 +5,7 @@ Its counterpart is ``st_format.h`` (numbers) and ``CMakeLists.txt`` (shims).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -81,3 +82,11 @@ GROUPS: dict[str, tuple[str, ...]] = {
     },
 }
 """Layers by the name of a group."""
+
+
+def half_chosen(layers: Sequence[str]) -> str:
+    """Return a warning when one of the layers of a GPU is chosen without the other, else ""."""
+    chosen = set(GROUPS["gpu"]) & set(layers)
+    if not chosen or chosen == set(GROUPS["gpu"]):
+        return ""
+    return f"layers {' and '.join(GROUPS['gpu'])} work together: use --layers gpu"

@@ -22,11 +22,11 @@ class Library:
 
     Attributes:
         path: The file.
-        version: What it says; "" when it cannot be loaded.
+        version: What it says, "" when that is nothing; None when it cannot be loaded.
     """
 
     path: Path
-    version: str
+    version: str | None
 
 
 def found(layer: LayerInfo, environment: Mapping[str, str]) -> list[Library]:
@@ -112,7 +112,7 @@ def _compiled_in(library: Path) -> list[Path]:
     return [Path(part) for part in text.split(":") if part.startswith("/")]
 
 
-def _version(asking: str, path: Path, environment: Mapping[str, str]) -> str:
+def _version(asking: str, path: Path, environment: Mapping[str, str]) -> str | None:
     # In a process of its own: two copies of one library in one process disturb each other.
     code = f"import sys, ctypes as c; l=c.CDLL(sys.argv[1]); {asking}"
     try:
@@ -125,4 +125,4 @@ def _version(asking: str, path: Path, environment: Mapping[str, str]) -> str:
             env=dict(environment),
         ).stdout.strip()
     except (OSError, subprocess.SubprocessError):
-        return ""
+        return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,6 +31,10 @@ class Captured:
         dropped: Records dropped.
         lost: What else could not be recorded, by reason.
         marks: Marks of the program recorded: regions, counters, instants.
+        doorbells: Doorbells of GPUs recorded.
+        unread: Of these, behind which no WQE was read; 0 where operations move data.
+        kernels: Kernels of GPUs recorded.
+        unwatched: Registers of NICs whose doorbells could not be seen, by the reason.
         moves_data: Whether any operation is more than a flush, probe or cancel.
         end: Why recording ended; "" when the file has no end item.
     """
@@ -48,6 +52,10 @@ class Captured:
     lost: dict[str, int] = field(default_factory=dict)
     end: str = "exit"
     marks: int = 0
+    doorbells: int = 0
+    unread: int = 0
+    kernels: int = 0
+    unwatched: Mapping[str, int] = field(default_factory=dict)
     moves_data: bool = True
 
     @property
@@ -64,6 +72,10 @@ class Captured:
         parts = [
             _amounts([self]),
             *(f"{reason}: {count_text(count)}" for reason, count in self.lost.items()),
+            *(
+                f"registers not watched ({reason}): {count_text(count)}"
+                for reason, count in self.unwatched.items()
+            ),
         ]
         if not self.end:
             parts.append("no end (killed, replaced by exec, or still running)")
@@ -114,10 +126,14 @@ def descendants(captured: Sequence[Captured], host: str, pid: int) -> list[Captu
 
 
 def _amounts(captured: Sequence[Captured]) -> str:
-    marks = sum(one.marks for one in captured)
+    more = {
+        "doorbell": sum(one.doorbells for one in captured),
+        "kernel": sum(one.kernels for one in captured),
+        "mark": sum(one.marks for one in captured),
+    }
     parts = [
         counted(sum(one.operations for one in captured), "operation"),
-        *([counted(marks, "mark")] if marks else []),
+        *(counted(count, name) for name, count in more.items() if count),
         f"{byte_text(sum(one.size_bytes for one in captured))} of trace",
         f"{count_text(sum(one.dropped for one in captured))} dropped",
     ]

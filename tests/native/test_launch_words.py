@@ -12,6 +12,7 @@ from launching import LAUNCHER, UCX_USER, WAIT_S, capture
 
 from sigmatrace.capture.captured import first_run_id
 from sigmatrace.capture.layers import LAYERS
+from sigmatrace.capture.libs import library
 from sigmatrace.testing.write import RankFile
 from tests.permissions import obeying
 
@@ -45,6 +46,43 @@ def test_a_wrong_clock_in_the_environment_is_a_mistake_too(tmp_path, monkeypatch
     done = capture("-o", tmp_path / "run", "--", "touch", tmp_path / "ran")
     assert done.returncode == 2
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("words", [["--check"], ["--print-env"], ["--", "true"]])
+def test_wrong_values_of_variables_are_mistakes_too(words, tmp_path, monkeypatch):
+    monkeypatch.setenv("SIGMATRACE_DOORBELL", "foo")
+    done = capture("-o", tmp_path / "run", *words)
+    text = "SIGMATRACE_DOORBELL=foo: choose from forward-first, copy-first, sync, off"
+    assert (done.returncode, done.stderr) == (2, f"sigmatrace-capture: {text}\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_unknown_variables_and_halves_of_layers_are_warned_of(tmp_path, monkeypatch):
+    monkeypatch.setenv("SIGMATRACE_CUPTY", "off")
+    done = capture("-o", tmp_path / "run", "--layers", "mlx5dv", "--print-env")
+    assert done.returncode == 0
+    assert done.stderr.splitlines() == [
+        "sigmatrace-capture: warning: nothing reads the variable SIGMATRACE_CUPTY; do you mean"
+        " SIGMATRACE_CUPTI?",
+        "sigmatrace-capture: warning: layers mlx5dv and cuda work together: use --layers gpu",
+    ]
+
+
+def test_unknown_layers_are_told_with_the_groups(tmp_path, monkeypatch):
+    monkeypatch.setenv("SIGMATRACE_LAYERS", "gpus")
+    done = capture("-o", tmp_path / "run", "--", "true")
+    assert done.returncode == 2
+    assert "choose from ofi, ucp, uct, verbs, mlx5dv, cuda, all, ucx, gpu" in done.stderr
+    variables = {"SIGMATRACE_OUT": str(tmp_path / "run"), "SIGMATRACE_LAYERS": "gpus"}
+    preload = {"LD_PRELOAD": ":".join(str(library(name)) for name in ("core", "ucx"))}
+    said = subprocess.run(
+        ["true"], env=variables | preload, capture_output=True, text=True, check=True
+    ).stderr
+    assert 'no layer is called "gpus"; there are: ofi ucp uct verbs mlx5dv cuda' in said
+    assert said.rstrip().endswith("and the groups ucx gpu all")
+    variables["SIGMATRACE_LAYERS"] = "all"
+    known = subprocess.run(["true"], env=variables | preload, capture_output=True, check=True)
+    assert known.stderr == b""
 
 
 def test_check_says_no_to_the_clock_that_a_launch_refuses():

@@ -25,6 +25,17 @@ bool st_cuda_memory(uint64_t address, struct st_cuda_memory *memory)
     return true;
 }
 
+bool st_cuda_current(struct st_cuda_memory *memory)
+{
+    (void)memory;
+    return false;
+}
+
+uint64_t st_cuda_context_id(void *context)
+{
+    return context == &count;
+}
+
 bool st_cuda_copy_make(void *context, uint64_t size_bytes, struct st_cuda_copy *copy)
 {
     *copy = (struct st_cuda_copy){context, &started, malloc(size_bytes), size_bytes};

@@ -1,6 +1,7 @@
 /* A CUPTI of two kernels: its clock is the monotonic one, and they end up in one buffer. */
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -30,8 +31,15 @@ FAKE_API int cuptiActivityRegisterCallbacks(request_function asked, complete_fun
 
 FAKE_API int cuptiActivityEnable(int kind)
 {
+    const char *error = getenv("FAKE_CUPTI_ERROR");
     cuptiGetTimestamp(&begun);
-    return kind == KIND ? 0 : 1;
+    return error ? atoi(error) : kind == KIND ? 0 : 1;
+}
+
+FAKE_API int cuptiGetResultString(int result, const char **text)
+{
+    *text = "CUPTI_ERROR_FAKE";
+    return result == 39 ? 0 : 1;
 }
 
 static void put(uint8_t *at, size_t offset, const void *value, size_t size)

@@ -263,6 +263,40 @@ static void do_fork(const struct line *line)
     printf("%d", in_a_child(objects[0], uars[0]));
 }
 
+/* A variable of the fake CUDA's: "kernel", "life", "current", "devices", ... */
+static void do_cuda(const struct line *line)
+{
+    char name[64];
+    snprintf(name, sizeof(name), "fake_%.40s", line->hex);
+    *fake(cuda, name) = (int)line->a;
+    printf("0");
+}
+
+/* Until a variable of the fake CUDA's has this value. */
+static void do_await(const struct line *line)
+{
+    char name[64];
+    snprintf(name, sizeof(name), "fake_%.40s", line->hex);
+    const int *value = fake(cuda, name);
+    struct timespec begin, now;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    do {
+        sched_yield();
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        if (now.tv_sec - begin.tv_sec > WAIT_S)
+            die(name);
+    } while (__atomic_load_n(value, __ATOMIC_SEQ_CST) != (int)line->a);
+    printf("0");
+}
+
+static void do_end(const struct line *line)
+{
+    int result = !strcmp(line->hex, "destroy") ? api.cuCtxDestroy_v2(fake(cuda, "fake_context"))
+                 : !strcmp(line->hex, "reset") ? api.cuDevicePrimaryCtxReset_v2(0)
+                                               : api.cuDevicePrimaryCtxRelease_v2(0);
+    printf("%d", result);
+}
+
 static void do_sleep(const struct line *line)
 {
     usleep((useconds_t)line->a * 1000);
@@ -294,6 +328,9 @@ static const struct {
     {"init_obj", do_init_obj},
     {"fork", do_fork},
     {"sleep", do_sleep},
+    {"cuda", do_cuda},
+    {"await", do_await},
+    {"end", do_end},
 };
 
 static void carry_out(const char *text)

@@ -15,6 +15,9 @@ int cuMemHostUnregister(void *at);
 int cuMemHostGetDevicePointer_v2(uint64_t *out, void *at, unsigned flags);
 int cuMemGetHandleForAddressRange(void *handle, uint64_t at, size_t size, int type,
                                   unsigned long long flags);
+int cuCtxDestroy_v2(void *context);
+int cuDevicePrimaryCtxReset_v2(int device);
+int cuDevicePrimaryCtxRelease_v2(int device);
 int cuGetProcAddress(const char *name, void **out, int version, uint64_t flags);
 int cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flags, int *status);
 
@@ -27,6 +30,8 @@ int cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flag
 #define CUDA(X)                                                                                    \
     X(cuInit, NULL) X(cuMemHostRegister_v2, NULL) X(cuMemHostUnregister, NULL)                     \
     X(cuMemHostGetDevicePointer_v2, NULL) X(cuMemGetHandleForAddressRange, NULL)                   \
+    X(cuCtxDestroy_v2, NULL) X(cuDevicePrimaryCtxReset_v2, NULL)                                   \
+    X(cuDevicePrimaryCtxRelease_v2, NULL)                                                          \
     X(cuGetProcAddress, NULL) X(cuGetProcAddress_v2, NULL)
 
 extern struct api {

@@ -81,8 +81,29 @@ def test_installed_libraries_say_what_the_loader_would_load():
 def test_library_path_comes_first(tmp_path):
     (tmp_path / "libucp.so.0").write_bytes(b"no library")
     (first, second, *_) = libraries.found(LAYERS["ucp"], {"LD_LIBRARY_PATH": f"/no:{tmp_path}"})
-    assert first == libraries.Library(tmp_path / "libucp.so.0", "")
+    assert first == libraries.Library(tmp_path / "libucp.so.0", None)
     assert second.version
+
+
+def test_a_library_that_does_not_tell_its_version_can_be_loaded(tmp_path):
+    seen = {"LD_LIBRARY_PATH": str(tmp_path)}
+    library = tmp_path / "libmlx5.so.1"
+    built = ["gcc", "-shared", "-x", "c", "/dev/null", "-o", library]
+    subprocess.run(built, check=True)
+    shims = environment.Shims(core=Path("/l/c.so"), preload={"gpu": Path("/l/g.so")})
+    mlx5 = settings(tmp_path, layers=("mlx5dv",))
+    verdict = check.layer("mlx5dv", mlx5, shims, seen)
+    assert verdict.ok and f"libmlx5 (of unknown version) {library}" in verdict.text
+    assert "cannot be loaded" not in verdict.text
+
+
+def test_a_layer_whose_libraries_cannot_be_loaded_is_not_ok(tmp_path, monkeypatch):
+    (tmp_path / "libmlx5.so.1").write_bytes(b"no library")
+    monkeypatch.setattr(libraries, "_cache", str)
+    shims = environment.Shims(core=Path("/l/c.so"), preload={"gpu": Path("/l/g.so")})
+    mlx5 = settings(tmp_path, layers=("mlx5dv",))
+    verdict = check.layer("mlx5dv", mlx5, shims, {"LD_LIBRARY_PATH": str(tmp_path)})
+    assert (verdict.ok, verdict.text) == (False, f"{tmp_path / 'libmlx5.so.1'} cannot be loaded")
 
 
 def test_default_provider_folders_are_read_from_the_library(tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sigmatrace.capture import diagnose, elf, mentioned, report
+from sigmatrace.capture import diagnose, elf, gpu, layers, mentioned, report
 from sigmatrace.capture.report import Captured
 
 ONE = Captured(
@@ -54,6 +54,65 @@ def test_marks_are_shown_where_there_are_some():
     one = dataclasses.replace(ONE, operations=0, marks=1)
     assert "0 operations, 17 marks, " in report.lines([marked, one])[-1]
     assert "mark" not in report.lines([ONE, ONE])[-1]
+
+
+def test_what_a_gpu_did_is_shown_where_there_is_some():
+    told = dataclasses.replace(ONE, doorbells=1, kernels=2, unwatched={"no room": 4})
+    assert "operations, 1 doorbell, 2 kernels, 38.2 MiB" in told.line()
+    assert told.line().endswith(", 0 dropped, registers not watched (no room): 4")
+    assert "doorbell" not in ONE.line() and "kernel" not in ONE.line()
+
+
+NOT_CHOSEN = "layer cuda is not chosen"
+
+
+@pytest.mark.parametrize(
+    ("recorded", "environment", "said"),
+    [
+        ({}, {}, []),
+        (
+            {"doorbells": 2, "unread": 2},
+            {"SIGMATRACE_DOORBELL": "off"},
+            ["2 doorbells recorded, WQEs not read: SIGMATRACE_DOORBELL=off"],
+        ),
+        (
+            {"doorbells": 1, "unread": 1},
+            {},
+            [
+                "1 doorbell recorded, WQEs not read: libmlx5 made their queue pairs, or it is not"
+                " known where these are"
+            ],
+        ),
+        (
+            {"doorbells": 2, "unread": 1},
+            {},
+            ["2 doorbells recorded, but no operation that moves data was found behind them"],
+        ),
+        (
+            {"kernels": 3, "unwatched": {NOT_CHOSEN: 4, "no room": 1}},
+            {},
+            [
+                "3 kernels recorded",
+                f"4 registers of NICs not watched: {NOT_CHOSEN}; use --layers gpu",
+                "1 register of NICs not watched: no room",
+            ],
+        ),
+    ],
+)
+def test_what_was_recorded_though_no_operation_was(recorded, environment, said):
+    one = dataclasses.replace(ONE, operations=0, moves_data=False, **recorded)
+    idle = dataclasses.replace(ONE, operations=0, moves_data=False)
+    assert gpu.instead([idle, one], environment) == said
+    attempt = diagnose.Attempt(["true"], ("mlx5dv",))
+    for ranks in (False, True):
+        reasons = diagnose.nothing_recorded(attempt, ranks, said)
+        assert reasons == said if said else "not chosen" in reasons[-1]
+
+
+def test_half_of_the_layers_of_a_gpu_is_warned_of():
+    said = "layers mlx5dv and cuda work together: use --layers gpu"
+    assert layers.half_chosen(("ofi", "mlx5dv")) == layers.half_chosen(("cuda",)) == said
+    assert layers.half_chosen(("mlx5dv", "cuda")) == layers.half_chosen(("ofi", "verbs")) == ""
 
 
 def test_a_program_with_marks_alone_does_not_communicate():

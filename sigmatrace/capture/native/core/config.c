@@ -60,10 +60,12 @@ static void read_layers(const char *text)
         size_t n = strcspn(text, ", ");
         bool known = false;
         for (int layer = 1; layer < ST_LAYER_LAST; layer++)
-            if (is_word(text, n, st_layer_names[layer]) || is_word(text, n, other_names[layer]))
+            if (is_word(text, n, st_layer_names[layer]) || is_word(text, n, other_names[layer]) ||
+                is_word(text, n, "all"))
                 config.layers[layer] = known = true;
         if (n && !known)
-            st_warn_once(&warned, "SIGMATRACE_LAYERS: no layer is called \"%.*s\"; there are:%s",
+            st_warn_once(&warned, "SIGMATRACE_LAYERS: no layer is called \"%.*s\"; there are:%s, "
+                                  "and the groups ucx gpu all",
                          (int)n, text, "" ST_LAYERS(ST_LISTED));
         text += n;
         text += strspn(text, ", ");

@@ -1,10 +1,14 @@
 /* Start of the layers: which are chosen, and how doorbells are to be repeated. */
+#define _GNU_SOURCE
+#include <ctype.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "gpu.h"
 
 #define DEFAULT_BATCH 128u
+#define BATCH_MAX 32768u
 
 bool st_mlx5dv_on, st_cuda_on;
 struct st_gpu_config st_gpu_config = {.order = ST_FORWARD_FIRST, .batch = DEFAULT_BATCH};
@@ -27,16 +31,57 @@ static enum st_doorbell_order order_of(const char *text)
     return ST_FORWARD_FIRST;
 }
 
+static uint32_t batch_of(const char *text)
+{
+    static bool said;
+    char *end;
+    if (!text || !*text)
+        return DEFAULT_BATCH;
+    unsigned long slots = strtoul(text, &end, 10);
+    if (isdigit((unsigned char)*text) && !*end && slots > 0 && slots <= BATCH_MAX)
+        return (uint32_t)slots;
+    st_warn_once(&said, "SIGMATRACE_DOORBELL_BATCH=%s is not a number from 1 to %u; %u is used",
+                 text, BATCH_MAX, DEFAULT_BATCH);
+    return DEFAULT_BATCH;
+}
+
+/* What a list of CPUs goes on with after its first range; NULL: it is none. */
+static const char *after_range(const char *text)
+{
+    char *end;
+    if (!isdigit((unsigned char)*text))
+        return NULL;
+    unsigned long first = strtoul(text, &end, 10), last = first;
+    if (*end == '-') {
+        if (!isdigit((unsigned char)end[1]))
+            return NULL;
+        last = strtoul(end + 1, &end, 10);
+    }
+    return last >= first && last < CPU_SETSIZE ? end : NULL;
+}
+
+static const char *cpus_of(const char *text)
+{
+    static bool said;
+    if (!text || !*text)
+        return NULL;
+    const char *at = after_range(text);
+    while (at && *at == ',')
+        at = after_range(at + 1);
+    if (at && !*at)
+        return text;
+    st_warn_once(&said, "SIGMATRACE_POLL_CPUS=%s is not a list of CPUs like 2-3 or 2,8; threads are "
+                        "not bound", text);
+    return NULL;
+}
+
 __attribute__((constructor)) static void start(void)
 {
     st_mlx5dv_on = st_layer_on(ST_LAYER_MLX5DV);
     st_cuda_on = st_layer_on(ST_LAYER_CUDA);
     if (!st_mlx5dv_on && !st_cuda_on)
         return;
-    const char *batch = getenv("SIGMATRACE_DOORBELL_BATCH");
-    unsigned long slots = batch ? strtoul(batch, NULL, 10) : 0;
-    if (slots > 0 && slots <= 32768)
-        st_gpu_config.batch = (uint32_t)slots;
+    st_gpu_config.batch = batch_of(getenv("SIGMATRACE_DOORBELL_BATCH"));
     st_gpu_config.order = order_of(getenv("SIGMATRACE_DOORBELL"));
-    st_gpu_config.poll_cpus = getenv("SIGMATRACE_POLL_CPUS");
+    st_gpu_config.poll_cpus = cpus_of(getenv("SIGMATRACE_POLL_CPUS"));
 }

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 
 #include "driver.h"
@@ -166,6 +167,26 @@ bool st_cuda_memory(uint64_t address, struct st_cuda_memory *memory)
     return true;
 }
 
+bool st_cuda_current(struct st_cuda_memory *memory)
+{
+    const struct st_driver *d = st_driver();
+    int saved = errno, device = 0;
+    *memory = (struct st_cuda_memory){.device = true};
+    if (!d || d->cuCtxGetCurrent(&memory->context) != CUDA_SUCCESS)
+        memory->context = NULL;
+    if (memory->context && d->cuCtxGetDevice(&device) == CUDA_SUCCESS)
+        memory->gpu = st_cuda_gpu(device, false);
+    errno = saved;
+    return memory->context != NULL;
+}
+
+uint64_t st_cuda_context_id(void *context)
+{
+    const struct st_driver *d = st_driver();
+    unsigned long long id = 0;
+    return d && d->cuCtxGetId(context, &id) == CUDA_SUCCESS ? id : 0;
+}
+
 /* By the number of the descriptor; the file behind it proves that it is still the same. */
 static struct dmabuf {
     uint32_t version; /* odd: being written */
@@ -224,17 +245,24 @@ static int exchange_capture_mode(const struct st_driver *d, int mode)
     return d->cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS ? mode : -1;
 }
 
+/* Memory of our own, pinned: what the driver allocates would go with the context, while the copier
+ * reads it. */
 static bool make(const struct st_driver *d, uint64_t size_bytes, struct st_cuda_copy *copy)
 {
-    void *buffer = NULL;
-    if (d->cuStreamCreate(&copy->stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS)
+    void *buffer =
+        mmap(NULL, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (buffer == MAP_FAILED)
         return false;
-    if (d->cuMemHostAlloc(&buffer, size_bytes, CU_MEMHOSTALLOC_PORTABLE) != CUDA_SUCCESS) {
-        d->cuStreamDestroy_v2(copy->stream);
-        return false;
-    }
+    madvise(buffer, size_bytes, MADV_DONTFORK);
     copy->buffer = buffer;
-    return true;
+    if (d->cuMemHostRegister_v2(buffer, size_bytes, CU_MEMHOSTREGISTER_PORTABLE) != CUDA_SUCCESS)
+        goto unmap;
+    if (d->cuStreamCreate(&copy->stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS)
+        return true;
+    d->cuMemHostUnregister(buffer);
+unmap:
+    munmap(buffer, size_bytes);
+    return false;
 }
 
 bool st_cuda_copy_make(void *context, uint64_t size_bytes, struct st_cuda_copy *copy)

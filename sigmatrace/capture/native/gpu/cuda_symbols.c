@@ -9,14 +9,36 @@
 
 #define FIVE_ARGUMENTS 12000 /* from this version on cuGetProcAddress takes a fifth */
 #define REGISTER_V2 6050
+#define DESTROY_V2 4000
+#define PRIMARY_V2 11000
 
-enum function { INIT, REGISTER, REGISTER_2, RANGE_HANDLE, ADDRESS, ADDRESS_2, FUNCTIONS };
+enum function {
+    INIT,
+    REGISTER,
+    REGISTER_2,
+    RANGE_HANDLE,
+    DESTROY,
+    DESTROY_2,
+    RESET,
+    RESET_2,
+    RELEASE,
+    RELEASE_2,
+    ADDRESS,
+    ADDRESS_2,
+    FUNCTIONS
+};
 
 ST_API int cuInit(unsigned flags);
 ST_API int cuMemHostRegister(void *at, size_t size, unsigned flags);
 ST_API int cuMemHostRegister_v2(void *at, size_t size, unsigned flags);
 ST_API int cuMemGetHandleForAddressRange(void *handle, uint64_t at, size_t size, int type,
                                          unsigned long long flags);
+ST_API int cuCtxDestroy(void *context);
+ST_API int cuCtxDestroy_v2(void *context);
+ST_API int cuDevicePrimaryCtxReset(int device);
+ST_API int cuDevicePrimaryCtxReset_v2(int device);
+ST_API int cuDevicePrimaryCtxRelease(int device);
+ST_API int cuDevicePrimaryCtxRelease_v2(int device);
 ST_API int cuGetProcAddress(const char *name, void **out, int version, uint64_t flags);
 ST_API int cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flags,
                                int *status);
@@ -26,6 +48,12 @@ static const struct st_interposed wrappers[FUNCTIONS + 1] = {
     [REGISTER] = {"cuMemHostRegister", NULL, (void *)cuMemHostRegister},
     [REGISTER_2] = {"cuMemHostRegister_v2", NULL, (void *)cuMemHostRegister_v2},
     [RANGE_HANDLE] = {"cuMemGetHandleForAddressRange", NULL, (void *)cuMemGetHandleForAddressRange},
+    [DESTROY] = {"cuCtxDestroy", NULL, (void *)cuCtxDestroy},
+    [DESTROY_2] = {"cuCtxDestroy_v2", NULL, (void *)cuCtxDestroy_v2},
+    [RESET] = {"cuDevicePrimaryCtxReset", NULL, (void *)cuDevicePrimaryCtxReset},
+    [RESET_2] = {"cuDevicePrimaryCtxReset_v2", NULL, (void *)cuDevicePrimaryCtxReset_v2},
+    [RELEASE] = {"cuDevicePrimaryCtxRelease", NULL, (void *)cuDevicePrimaryCtxRelease},
+    [RELEASE_2] = {"cuDevicePrimaryCtxRelease_v2", NULL, (void *)cuDevicePrimaryCtxRelease_v2},
     [ADDRESS] = {"cuGetProcAddress", NULL, (void *)cuGetProcAddress},
     [ADDRESS_2] = {"cuGetProcAddress_v2", NULL, (void *)cuGetProcAddress_v2},
 };
@@ -74,16 +102,24 @@ static unsigned register_flags(const void *at, size_t size, unsigned flags)
 
 typedef int (*host_register)(void *, size_t, unsigned);
 
+/* Kernels that ring at a shadow come later: now is the time to make what reading behind them needs. */
+static int register_host(host_register real, void *at, size_t size, unsigned flags)
+{
+    unsigned given = register_flags(at, size, flags);
+    int result = real ? real(at, size, given) : CUDA_ERROR_NOT_FOUND;
+    if (given != flags && result == CUDA_SUCCESS)
+        st_source_prepare(0);
+    return result;
+}
+
 ST_API int cuMemHostRegister(void *at, size_t size, unsigned flags)
 {
-    host_register real = REAL(REGISTER, host_register);
-    return real ? real(at, size, register_flags(at, size, flags)) : CUDA_ERROR_NOT_FOUND;
+    return register_host(REAL(REGISTER, host_register), at, size, flags);
 }
 
 ST_API int cuMemHostRegister_v2(void *at, size_t size, unsigned flags)
 {
-    host_register real = REAL(REGISTER_2, host_register);
-    return real ? real(at, size, register_flags(at, size, flags)) : CUDA_ERROR_NOT_FOUND;
+    return register_host(REAL(REGISTER_2, host_register), at, size, flags);
 }
 
 ST_API int cuMemGetHandleForAddressRange(void *handle, uint64_t at, size_t size, int type,
@@ -99,6 +135,60 @@ ST_API int cuMemGetHandleForAddressRange(void *handle, uint64_t at, size_t size,
     return result;
 }
 
+/* --- the end of contexts ------------------------------------------------------------------------------ */
+
+static int end_context(int (*real)(void *), void *context)
+{
+    if (!real)
+        return CUDA_ERROR_NOT_FOUND;
+    uint64_t closed = st_sources_close(context, 0);
+    int result = real(context), saved = errno;
+    st_sources_reopen(closed, result == CUDA_SUCCESS);
+    errno = saved;
+    return result;
+}
+
+static int end_primary(int (*real)(int), int device)
+{
+    if (!real)
+        return CUDA_ERROR_NOT_FOUND;
+    uint64_t closed = st_cuda_on ? st_sources_close(NULL, st_cuda_gpu(device, true)) : 0;
+    int result = real(device), saved = errno;
+    st_sources_reopen(closed, result == CUDA_SUCCESS);
+    errno = saved;
+    return result;
+}
+
+ST_API int cuCtxDestroy(void *context)
+{
+    return end_context(REAL(DESTROY, int (*)(void *)), context);
+}
+
+ST_API int cuCtxDestroy_v2(void *context)
+{
+    return end_context(REAL(DESTROY_2, int (*)(void *)), context);
+}
+
+ST_API int cuDevicePrimaryCtxReset(int device)
+{
+    return end_primary(REAL(RESET, int (*)(int)), device);
+}
+
+ST_API int cuDevicePrimaryCtxReset_v2(int device)
+{
+    return end_primary(REAL(RESET_2, int (*)(int)), device);
+}
+
+ST_API int cuDevicePrimaryCtxRelease(int device)
+{
+    return end_primary(REAL(RELEASE, int (*)(int)), device);
+}
+
+ST_API int cuDevicePrimaryCtxRelease_v2(int device)
+{
+    return end_primary(REAL(RELEASE_2, int (*)(int)), device);
+}
+
 /* --- cuGetProcAddress --------------------------------------------------------------------------------- */
 
 /* Names come without a suffix; the version that is asked for chooses the ABI. */
@@ -108,6 +198,12 @@ static int wrapper_of(const char *name, int version)
         return version < FIVE_ARGUMENTS ? ADDRESS : ADDRESS_2;
     if (!strcmp(name, "cuMemHostRegister"))
         return version < REGISTER_V2 ? REGISTER : REGISTER_2;
+    if (!strcmp(name, "cuCtxDestroy"))
+        return version < DESTROY_V2 ? DESTROY : DESTROY_2;
+    if (!strcmp(name, "cuDevicePrimaryCtxReset"))
+        return version < PRIMARY_V2 ? RESET : RESET_2;
+    if (!strcmp(name, "cuDevicePrimaryCtxRelease"))
+        return version < PRIMARY_V2 ? RELEASE : RELEASE_2;
     for (int i = 0; i < FUNCTIONS; i++)
         if (!strcmp(name, wrappers[i].name))
             return i;

@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -53,6 +54,7 @@ static struct {
     int (*cuptiActivityGetNumDroppedRecords)(void *, uint32_t, size_t *);
     int (*cuptiActivityFlushAll)(uint32_t);
     int (*cuptiGetTimestamp)(uint64_t *);
+    int (*cuptiGetResultString)(int, const char **);
 } cupti;
 
 static pid_t home;
@@ -208,39 +210,65 @@ static bool load(const char *path)
     ST_LOAD(cuptiActivityGetNumDroppedRecords)
     ST_LOAD(cuptiActivityFlushAll)
     ST_LOAD(cuptiGetTimestamp)
+    ST_LOAD(cuptiGetResultString)
 #undef ST_LOAD
     return whole;
+}
+
+static int device_count(void)
+{
+    const struct st_driver *d = st_driver();
+    int count = 0;
+    return d && d->cuDeviceGetCount(&count) == CUDA_SUCCESS ? count : 0;
 }
 
 /* Devices are described here, as CUPTI's callbacks must not call the driver. */
 static void describe_devices(void)
 {
-    const struct st_driver *d = st_driver();
-    int count = 0;
-    if (!d || d->cuDeviceGetCount(&count) != CUDA_SUCCESS)
-        count = 0;
-    for (int i = 0; i < count; i++)
+    for (int i = 0, count = device_count(); i < count; i++)
         st_cuda_gpu(i, false);
+}
+
+/* Whatever libcuda.so.1 says of its devices, CUPTI finds none without the kernel's. */
+static bool has_gpu(void)
+{
+    return device_count() && (!access("/dev/nvidiactl", F_OK) || !access("/dev/dxg", F_OK));
+}
+
+static void refused(const char *reason, const char *advice)
+{
+    static bool said;
+    struct st_object o;
+    st_object_begin(&o, "gpu_kernels", st_object_id());
+    st_object_str(&o, "not_recorded", reason);
+    st_object_end(&o);
+    if (advice)
+        st_warn_once(&said, "kernels are not recorded: %s%s", reason, advice);
 }
 
 static void start(void)
 {
     static const char *const names[] = {"libcupti.so.13", "libcupti.so.12"};
-    static bool said;
-    const char *path = getenv("SIGMATRACE_CUPTI");
-    bool loaded = path && *path ? load(path) : load(names[0]) || load(names[1]);
-    int error = loaded ? cupti.cuptiActivityRegisterCallbacks(request, complete) : 0;
-    if (loaded && !error)
-        error = cupti.cuptiActivityEnable(CONCURRENT_KERNEL);
-    if (!loaded) {
-        st_warn_once(&said, "kernels are not recorded: %s cannot be loaded (SIGMATRACE_CUPTI "
-                            "names another one, or \"off\")",
-                     path && *path ? path : names[0]);
+    const char *path = getenv("SIGMATRACE_CUPTI"), *text = NULL;
+    char reason[512];
+    bool named = path && *path;
+    if (named && !strcmp(path, "off")) {
+        refused("SIGMATRACE_CUPTI=off", NULL);
         return;
     }
+    if (!(named ? load(path) : load(names[0]) || load(names[1]))) {
+        snprintf(reason, sizeof(reason), "%s cannot be loaded", named ? path : names[0]);
+        refused(reason, " (SIGMATRACE_CUPTI names another one, or \"off\")");
+        return;
+    }
+    int error = cupti.cuptiActivityRegisterCallbacks(request, complete);
+    if (!error)
+        error = cupti.cuptiActivityEnable(CONCURRENT_KERNEL);
     if (error) {
-        st_warn_once(&said, "kernels are not recorded: CUPTI refuses (error %d); another tool may "
-                            "be using it", error);
+        bool known = !cupti.cuptiGetResultString(error, &text) && text;
+        snprintf(reason, sizeof(reason), "CUPTI refuses, error %d (%s)%s", error,
+                 known ? text : "unknown", has_gpu() ? "" : ": there is no GPU here");
+        refused(reason, has_gpu() ? "; another tool may be using it" : "");
         return;
     }
     home = getpid();
@@ -253,8 +281,7 @@ static void start(void)
 void st_timeline_start(void)
 {
     static uint32_t once;
-    const char *path = getenv("SIGMATRACE_CUPTI");
-    if (st_mode() < ST_MODE_SIMPLE || !st_recording() || (path && !strcmp(path, "off")) ||
+    if (st_mode() < ST_MODE_SIMPLE || !st_recording() ||
         __atomic_exchange_n(&once, 1, __ATOMIC_ACQ_REL))
         return;
     int saved = errno;

@@ -15,7 +15,7 @@ enum {
     CU_MEMORYTYPE_DEVICE = 2,
     CU_STREAM_NON_BLOCKING = 1,
     CU_STREAM_CAPTURE_MODE_RELAXED = 2,
-    CU_MEMHOSTALLOC_PORTABLE = 1,
+    CU_MEMHOSTREGISTER_PORTABLE = 1,
     CU_MEMHOSTREGISTER_IOMEMORY = 4,
     CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD = 1,
 };
@@ -32,13 +32,15 @@ enum {
     X(cuDevicePrimaryCtxRetain, (void **, int))                                                    \
     X(cuPointerGetAttribute, (void *, int, uint64_t))                                              \
     X(cuCtxGetCurrent, (void **))                                                                  \
+    X(cuCtxGetId, (void *, unsigned long long *))                                                  \
+    X(cuCtxGetDevice, (int *))                                                                     \
     X(cuCtxSetCurrent, (void *))                                                                   \
     X(cuCtxPushCurrent_v2, (void *))                                                               \
     X(cuCtxPopCurrent_v2, (void **))                                                               \
     X(cuStreamCreate, (void **, unsigned))                                                         \
-    X(cuStreamDestroy_v2, (void *))                                                                \
     X(cuStreamSynchronize, (void *))                                                               \
-    X(cuMemHostAlloc, (void **, size_t, unsigned))                                                 \
+    X(cuMemHostRegister_v2, (void *, size_t, unsigned))                                            \
+    X(cuMemHostUnregister, (void *))                                                               \
     X(cuMemcpyDtoHAsync_v2, (void *, uint64_t, size_t, void *))                                    \
     X(cuThreadExchangeStreamCaptureMode, (int *))
 

@@ -80,10 +80,16 @@ struct st_cuda_memory {
 };
 /* Where an address lies; false: CUDA does not know it. */
 bool st_cuda_memory(uint64_t address, struct st_cuda_memory *memory);
+/* Where memory would lie that the calling thread allocated now; false: it has no context. */
+bool st_cuda_current(struct st_cuda_memory *memory);
+/* No two contexts of a process have the same, though their pointers may be equal, one after the
+ * other. 0: it was destroyed, or the driver (before 12.0) does not tell. */
+uint64_t st_cuda_context_id(void *context);
 /* The address behind a dmabuf file descriptor that the program got from
  * cuMemGetHandleForAddressRange. */
 bool st_cuda_dmabuf(int fd, uint64_t *address, uint64_t *size_bytes);
-/* A non-blocking stream and a pinned buffer in a context: made before kernels run. */
+/* A non-blocking stream in a context, and a pinned buffer, which stays when the context goes. To
+ * make them can block until the context's kernels have ended. */
 struct st_cuda_copy {
     void *context, *stream;
     uint8_t *buffer;
@@ -95,6 +101,19 @@ bool st_cuda_copy_enter(const struct st_cuda_copy *copy);
 bool st_cuda_copy_start(const struct st_cuda_copy *copy, uint64_t at, uint64_t from, uint64_t size);
 /* Waits for all that was started. */
 bool st_cuda_copy_wait(const struct st_cuda_copy *copy);
+
+/* --- source.c: reading the program's memory ------------------------------------------------------- */
+
+/* Makes what copies out of a GPU's memory at this address will need (0: out of the calling thread's
+ * context), so that it need not be made when queue pairs are connected, maybe below a kernel that
+ * waits for them. */
+void st_source_prepare(uint64_t address);
+/* Before a call that may destroy a context (NULL: one of the GPU with this object id): copies out of
+ * it end, and the next ones wait until st_sources_reopen says that the call has returned, and whether
+ * it has `done` what it should. A stream of a context that is gone is not to be touched: the driver
+ * would crash. */
+uint64_t st_sources_close(const void *context, uint32_t gpu);
+void st_sources_reopen(uint64_t closed, bool done);
 
 /* --- uar.c: what libmlx5 gave out ------------------------------------------------------------------- */
 

@@ -54,6 +54,8 @@ static void registered(const struct mlx5dv_devx_umem *handle, const struct ibv_c
         else if (st_cuda_dmabuf(in->dmabuf_fd, &base, &size_bytes))
             umem->address = base + (uintptr_t)in->addr;
         describe(umem, in->access, dmabuf ? in->dmabuf_fd : -1);
+        if (umem->address && st_cuda_on)
+            st_source_prepare(umem->address);
         st_slot_set(&umem->slot, ST_SLOT_READY);
     }
     errno = saved;
