@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sigmatrace.partition import Partition, Run, column
+from sigmatrace.queue_pairs import DESCRIBED, described
 from sigmatrace.schema import STAGE_TABLES, Columns
 from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.stages.doorbell_balance import Compared, compare, whole_slots
@@ -86,9 +87,10 @@ class Doorbell(Stage):
             **{"layer": "u1", "channel": "u4", "ordinal": "u4", "aux": "u4", "size_bytes": "u8"},
         },
         "channels": {"proc": "i4", "object": "u4"},
+        **DESCRIBED,
         "gpu_queues": {
-            **{"proc": "i4", "object": "u4", "told": "bool"},
-            **{"slots": "u8", "uncopied_slots": "u8"},
+            **DESCRIBED["gpu_queues"],
+            **{"has_totals": "bool", "slots": "u8", "uncopied_slots": "u8"},
         },
         "processes": {"proc": "i4", "mode": "str", "end": "str"},
     }
@@ -125,10 +127,10 @@ class Doorbell(Stage):
     def resolve(self, summary: Rung, run: Run) -> Rung:
         """Put operations beside the slots, by queue pair."""
         queues = add_queues([summary.queues, of_channels(summary.channels, run)])
-        queues = queues.sort_by([(name, "ascending") for name in QUEUE])
+        queues = described(queues.sort_by([(name, "ascending") for name in QUEUE]), run)
         return Rung(
             queues,
-            summary.batches.sort_by([(name, "ascending") for name in BATCH]),
+            described(summary.batches.sort_by([(name, "ascending") for name in BATCH]), run),
             summary.channels,
             summary.kinds,
             summary.unknown,

@@ -57,7 +57,7 @@ def whole_slots(run: Run) -> tuple[int, int] | None:
     None where a queue pair did not tell, or a process did not end its file or did not record slots.
     """
     proc = run.column("gpu_queues", "proc")
-    if proc.size == 0 or not run.column("gpu_queues", "told").all():
+    if proc.size == 0 or not run.column("gpu_queues", "has_totals").all():
         return None
     ends = run.tables["processes"].column("end").to_pylist()
     ended = np.array([end != "" for end in ends])

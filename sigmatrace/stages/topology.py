@@ -222,6 +222,8 @@ def _pair(channels: _Channels) -> None:
     fate[blind & (outs[classes] == 0)] = Fate.PEER_UNKNOWN
     worst = np.zeros(count, np.uint8)
     np.maximum.at(worst, classes, mixed[at])
+    unseen = channels.layer[at] == Layer.MLX5DV  # what a GPU receives nobody sees
+    fate[unseen & out & (ins[classes] == 0) & (fate == Fate.MATCHABLE)] = Fate.RECEIVER_NOT_VISIBLE
     channels.fate[at] = np.where(worst[classes] > 0, worst[classes], fate)
     good = channels.fate[at] == Fate.MATCHABLE
     channels.group[at[good]] = number_rows(streams[good])[0].astype(np.uint32)

@@ -124,7 +124,7 @@ VERBS = Naming(
         (
             *("ib_device", "ib_port", "ib_gid", "ib_pd", "ib_xrcd", "ib_comp_channel"),
             *("ib_cq", "ib_srq", "ib_ah", "ib_cm"),
-            *("mlx5_uar", "mlx5_umem", "mlx5_cq", "mlx5_av", "gpu"),
+            *("mlx5_uar", "mlx5_umem", "mlx5_cq", "mlx5_av", "gpu", "gpu_kernels"),
         )
     ),
     _destinations,

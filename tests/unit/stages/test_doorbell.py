@@ -47,7 +47,7 @@ def the_run(mode: str = "full", end: str = "exit", **told):
         processes=[{"mode": mode, "end": end}],
         channels=[{"object": QP, "layer": Layer.MLX5DV, "kind": Kind.RMA, "dir": Dir.OUT}],
         endpoints=[{"object": QP, "layer": Layer.MLX5DV, "qpn": QPN}],
-        gpu_queues=[{"object": QP, "told": bool(told), **told}],
+        gpu_queues=[{"object": QP, "has_totals": bool(told), **told}],
     )
 
 

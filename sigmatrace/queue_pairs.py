@@ -1,0 +1,73 @@
+"""What tells queue pairs apart for people: number, process at the other end, GPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from sigmatrace.lookup import find_objects, object_keys
+from sigmatrace.partition import Run, column
+from sigmatrace.schema import Columns
+from sigmatrace.trace_format import QUEUE_PAIR_LAYERS
+
+SEVERAL = -2
+"""Of ``other_ends``: several processes have used the name."""
+
+DESCRIBED: Columns = {
+    "endpoints": {
+        **{"proc": "i4", "object": "u4", "layer": "u1"},
+        **{"local": "str", "peer": "str", "qpn": "u4"},
+    },
+    "gpu_queues": {"proc": "i4", "object": "u4", "gpu": "u4"},
+}
+"""Columns that ``described`` reads."""
+
+
+def other_ends(run: Run) -> NDArray[np.int32]:
+    """Return of each row of ``endpoints`` the process whose queue pair has the name of its peer.
+
+    Returns:
+        ``(e,)`` i4: -1 where it is not known (also of those without a peer of their own: DCI, UD),
+        or ``SEVERAL``.
+    """
+    table = run.tables["endpoints"]
+    is_pair = np.isin(run.column("endpoints", "layer"), QUEUE_PAIR_LAYERS)
+    procs, local, peer = (table.column(x).to_pylist() for x in ("proc", "local", "peer"))
+    owner: dict[str, int] = {}
+    for row in np.flatnonzero(is_pair).tolist():
+        name, proc = local[row], procs[row]
+        if name:
+            owner[name] = proc if owner.get(name, proc) == proc else SEVERAL
+    found = np.full(len(procs), -1, np.int32)
+    for row in np.flatnonzero(is_pair).tolist():
+        found[row] = owner.get(peer[row], -1)
+    return found
+
+
+def described(queues: pa.Table, run: Run) -> pa.Table:
+    """Return a table with ``qpn``, ``peer_proc`` and ``gpu`` behind its ``proc`` and ``object``.
+
+    Args:
+        queues: Its first two columns are ``proc`` and ``object``.
+        run: The run with the tables of ``DESCRIBED``.
+    """
+    own = column(queues, "proc"), column(queues, "object")
+    at = _places(run, "endpoints", *own)
+    qpn = np.append(run.column("endpoints", "qpn"), 0).astype(np.uint32)[at]
+    peer = np.append(np.maximum(other_ends(run), -1), -1).astype(np.int32)[at]
+    gpu = np.append(run.column("gpu_queues", "gpu"), 0).astype(np.uint32)
+    gpu = gpu[_places(run, "gpu_queues", *own)]
+    for place, (name, values) in enumerate((("qpn", qpn), ("peer_proc", peer), ("gpu", gpu)), 2):
+        queues = queues.add_column(place, name, pa.array(values))
+    return queues
+
+
+def _places(
+    run: Run, table: str, proc: NDArray[np.int32], thing: NDArray[np.uint32]
+) -> NDArray[np.int64]:
+    """Return the row of each object in a table, -1 where it has none."""
+    keys = object_keys(run.column(table, "proc"), run.column(table, "object"))
+    order = np.argsort(keys, kind="stable")
+    found: NDArray[np.int64] = np.append(order, -1)[find_objects(keys[order], proc, thing)]
+    return found
