@@ -7,7 +7,7 @@ equal: that is an equation of the ledger. Source: docs/gpu.md section 3.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -203,14 +203,16 @@ class Doorbell(Stage):
         rung = count["doorbells"] + resolved.unknown
         if not rung and not count["read"]:
             return ()
-        each = f", {count['slots'] / count['doorbells']:.1f} each" if count["doorbells"] else ""
         lines = [
-            f"doorbells  {count_text(rung)}, {counted(count['slots'], 'slot')}{each}; "
-            f"{counted(count['wqes'], 'work request')} in {counted(count['read'], 'slot')} read"
+            f"doorbells  {count_text(rung)} seen (stores between two looks are merged), "
+            f"{counted(count['slots'], 'slot')} announced",
+            *_kept(count, resolved.queues, run),
         ]
         named = {
             "slot overwritten before the copy, or never written": count["invalid"],
-            "slot of a doorbell whose work requests were not read": count["not_read"],
+            "slot not read: SIGMATRACE_DOORBELL=off, or its queue is libmlx5's own": count[
+                "not_read"
+            ],
             "slot not in the trace": _missing(resolved.queues, run),
             "doorbell made from a doorbell record": count["synthesized"],
             "doorbell that waited 1 ms for the copy": count["late"],
@@ -223,6 +225,16 @@ class Doorbell(Stage):
                 first, _, rest = what.partition(" ")
                 lines.append(f"           {counted(number, first)} {rest}")
         return lines
+
+
+def _kept(count: Mapping[str, Any], queues: pa.Table, run: Run) -> Iterator[str]:
+    """Yield what there is of the slots: mode ``full`` alone keeps them."""
+    modes = run.tables["processes"].column("mode").to_pylist()
+    if count["read"]:
+        wqes = counted(count["wqes"], "work request")
+        yield f"           {wqes} in {counted(count['read'], 'recorded slot')}"
+    elif not any(modes[proc] == "full" for proc in column(queues, "proc").tolist()):
+        yield "           slots are kept in mode full alone"
 
 
 def _sum(table: pa.Table, name: str) -> int:
