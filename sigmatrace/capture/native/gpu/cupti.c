@@ -6,11 +6,9 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
-#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stddef.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -225,33 +223,24 @@ static void describe_devices(void)
         st_cuda_gpu(i, false);
 }
 
-/* A trace without kernels tells why. */
-static void describe_absence(const char *reason)
-{
-    struct st_object o;
-    st_object_begin(&o, "gpu_kernels", st_object_id());
-    st_object_str(&o, "not_recorded", reason);
-    st_object_end(&o);
-}
-
-static void start(const char *path)
+static void start(void)
 {
     static const char *const names[] = {"libcupti.so.13", "libcupti.so.12"};
     static bool said;
-    char reason[PATH_MAX];
+    const char *path = getenv("SIGMATRACE_CUPTI");
     bool loaded = path && *path ? load(path) : load(names[0]) || load(names[1]);
     int error = loaded ? cupti.cuptiActivityRegisterCallbacks(request, complete) : 0;
     if (loaded && !error)
         error = cupti.cuptiActivityEnable(CONCURRENT_KERNEL);
-    if (!loaded)
-        snprintf(reason, sizeof(reason), "%s cannot be loaded (SIGMATRACE_CUPTI names another one, "
-                                         "or \"off\")", path && *path ? path : names[0]);
-    else if (error)
-        snprintf(reason, sizeof(reason), "CUPTI refuses (error %d); another tool may be using it",
-                 error);
-    if (!loaded || error) {
-        st_warn_once(&said, "kernels are not recorded: %s", reason);
-        describe_absence(reason);
+    if (!loaded) {
+        st_warn_once(&said, "kernels are not recorded: %s cannot be loaded (SIGMATRACE_CUPTI "
+                            "names another one, or \"off\")",
+                     path && *path ? path : names[0]);
+        return;
+    }
+    if (error) {
+        st_warn_once(&said, "kernels are not recorded: CUPTI refuses (error %d); another tool may "
+                            "be using it", error);
         return;
     }
     home = getpid();
@@ -265,13 +254,10 @@ void st_timeline_start(void)
 {
     static uint32_t once;
     const char *path = getenv("SIGMATRACE_CUPTI");
-    if (st_mode() < ST_MODE_SIMPLE || !st_recording() ||
+    if (st_mode() < ST_MODE_SIMPLE || !st_recording() || (path && !strcmp(path, "off")) ||
         __atomic_exchange_n(&once, 1, __ATOMIC_ACQ_REL))
         return;
     int saved = errno;
-    if (path && !strcmp(path, "off"))
-        describe_absence("SIGMATRACE_CUPTI is off");
-    else
-        start(path);
+    start();
     errno = saved;
 }
