@@ -19,9 +19,9 @@ DESCRIBED: Columns = {
         **{"proc": "i4", "object": "u4", "layer": "u1"},
         **{"local": "str", "peer": "str", "qpn": "u4"},
     },
-    "gpu_queues": {"proc": "i4", "object": "u4", "gpu": "u4"},
+    "gpu_queues": {"proc": "i4", "object": "u4", "qpn": "u4", "gpu": "u4"},
 }
-"""Columns that ``described`` reads."""
+"""Columns that are read here."""
 
 
 def other_ends(run: Run) -> NDArray[np.int32]:
@@ -45,6 +45,12 @@ def other_ends(run: Run) -> NDArray[np.int32]:
     return found
 
 
+def numbers(run: Run, proc: NDArray[np.int32], thing: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Return the numbers ``(n,)`` u4 of queue pairs on their NICs, 0 where one is not known."""
+    own = _cells(run, "endpoints", "qpn", proc, thing)
+    return np.where(own > 0, own, _cells(run, "gpu_queues", "qpn", proc, thing))
+
+
 def described(queues: pa.Table, run: Run) -> pa.Table:
     """Return a table with ``qpn``, ``peer_proc`` and ``gpu`` behind its ``proc`` and ``object``.
 
@@ -54,10 +60,8 @@ def described(queues: pa.Table, run: Run) -> pa.Table:
     """
     own = column(queues, "proc"), column(queues, "object")
     at = _places(run, "endpoints", *own)
-    qpn = np.append(run.column("endpoints", "qpn"), 0).astype(np.uint32)[at]
     peer = np.append(np.maximum(other_ends(run), -1), -1).astype(np.int32)[at]
-    gpu = np.append(run.column("gpu_queues", "gpu"), 0).astype(np.uint32)
-    gpu = gpu[_places(run, "gpu_queues", *own)]
+    qpn, gpu = numbers(run, *own), _cells(run, "gpu_queues", "gpu", *own)
     for place, (name, values) in enumerate((("qpn", qpn), ("peer_proc", peer), ("gpu", gpu)), 2):
         queues = queues.add_column(place, name, pa.array(values))
     return queues
@@ -70,4 +74,13 @@ def _places(
     keys = object_keys(run.column(table, "proc"), run.column(table, "object"))
     order = np.argsort(keys, kind="stable")
     found: NDArray[np.int64] = np.append(order, -1)[find_objects(keys[order], proc, thing)]
+    return found
+
+
+def _cells(
+    run: Run, table: str, name: str, proc: NDArray[np.int32], thing: NDArray[np.uint32]
+) -> NDArray[np.uint32]:
+    """Return a column u4 of the rows of objects, 0 where an object has none."""
+    values = np.append(run.column(table, name), 0).astype(np.uint32)
+    found: NDArray[np.uint32] = values[_places(run, table, proc, thing)]
     return found

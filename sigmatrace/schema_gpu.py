@@ -33,12 +33,14 @@ GPU_INDEX_TABLES: dict[str, dict[str, str]] = {
         "born_tsc": "u8",
         "gone_tsc": "u8",
     },
-    # Queue pairs of layer mlx5dv: `gpu`, object in whose memory the queue lies (0: the host's), its
+    # Queue pairs of layer mlx5dv: `qpn`, their number also where `endpoints` has no place that it
+    # belongs to; `gpu`, object in whose memory the queue lies (0: the host's), its
     # `uar` and `umem`, and what it said at its end; `has_totals`: whether it did. Slots of 64
     # bytes: announced by doorbells, of these overwritten before the copy, and not copied.
     "gpu_queues": {
         "proc": "i4",
         "object": "u4",
+        "qpn": "u4",
         "gpu": "u4",
         "uar": "u4",
         "umem": "u4",

@@ -78,9 +78,9 @@ class PerfettoExporter(Exporter):
     ``cqe_records``, ``doorbell_records`` and ``kernel_records``, how many of the slices and
     instants are these; ``qp_operations``, operations that tracks of queue pairs show besides (mode
     simple); ``doorbells_twice``, those that announce data and control, and so stand on two tracks;
-    ``kernels_absent``, notes why a GPU has no kernels; ``request_left_out`` (posted receives; queue pairs that the index does not
-    have), ``cqe_left_out``, ``doorbell_left_out`` and ``kernel_left_out`` (objects that it does not
-    have); ``wqe_left_out`` (raw slots are not shown);
+    ``kernels_absent``, notes why a GPU has no kernels; ``request_left_out`` (posted receives; queue
+    pairs that the index does not have), ``cqe_left_out``, ``doorbell_left_out`` and
+    ``kernel_left_out`` (objects that it does not have); ``wqe_left_out`` (raw slots are not shown);
     ``mark_records``: ``regions_closed`` (two each), ``regions_open`` and ``regions_stray_ends``
     (begins without an end, ends without a begin), ``mark_instants``, ``mark_counters`` and
     ``mark_unknown`` (of a kind that is not known; not shown); ``target_left_out`` and

@@ -12,7 +12,7 @@ import numpy as np
 
 from sigmatrace.lookup import find_objects, object_keys
 from sigmatrace.partition import Run
-from sigmatrace.queue_pairs import SEVERAL, other_ends
+from sigmatrace.queue_pairs import SEVERAL, numbers, other_ends
 from sigmatrace.schema import Columns
 from sigmatrace.trace_format import QUEUE_PAIR_LAYERS, ChannelFlag, Dir, Layer
 
@@ -36,7 +36,7 @@ OBJECT_COLUMNS: Columns = {
     "ports": {"proc": "i4", "object": "u4", "device": "str", "port": "u1", "place": "str"},
     "gids": {"proc": "i4", "port": "u4", "place": "str"},
     "gpus": {"proc": "i4", "object": "u4", "ordinal": "u4", "name": "str"},
-    "gpu_queues": {"proc": "i4", "object": "u4", "gpu": "u4"},
+    "gpu_queues": {"proc": "i4", "object": "u4", "qpn": "u4", "gpu": "u4"},
     "kernels_not_recorded": {"proc": "i4", "reason": "str"},
 }
 """Columns read here, beside the processes' ``mode``."""
@@ -90,8 +90,8 @@ class QueuePairs:
     @cached_property
     def qpn(self) -> np.ndarray:
         """u8[q], number of each on its NIC, 0 when it is not known."""
-        found: np.ndarray = self.run.column("endpoints", "qpn")[self.rows].astype(np.uint64)
-        return found
+        own = (self.run.column("endpoints", name)[self.rows] for name in ("proc", "object"))
+        return numbers(self.run, *own).astype(np.uint64)
 
     @cached_property
     def has_requests(self) -> np.ndarray:

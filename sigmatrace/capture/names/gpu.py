@@ -47,4 +47,4 @@ def _queue(key: int, fields: Fields, objects: Objects) -> tuple[Any, ...]:
     uar, umem = integer(fields, "uar"), integer(fields, "umem")
     gpu = integer(objects.get(umem, {}), "gpu")
     totals = (integer(fields, name, 64) for name in _TOTALS)
-    return (key, gpu, uar, umem, "slots" in fields, *totals)
+    return (key, integer(fields, "qpn"), gpu, uar, umem, "slots" in fields, *totals)
