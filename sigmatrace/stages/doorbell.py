@@ -55,7 +55,7 @@ class Rung:
         unknown: Doorbells of no known queue pair.
         astray: Doorbells whose value does not lead to the index that was recorded.
         compared: After all partitions: which queue pairs are comparable.
-        told: After all partitions: the slots that queue pairs themselves told of, and of these
+        counted: After all partitions: the slots that queue pairs themselves counted, and of these
             the uncopied ones; None when they cannot be compared.
     """
 
@@ -66,7 +66,7 @@ class Rung:
     unknown: int
     astray: int
     compared: Compared | None = None
-    told: tuple[int, int] | None = None
+    counted: tuple[int, int] | None = None
 
 
 class Doorbell(Stage):
@@ -173,18 +173,18 @@ class Doorbell(Stage):
         doorbells = [total["doorbells"], total["again"], resolved.unknown]
         equations.append(
             {
-                "name": "doorbells + repetitions + those of no known queue pair",
+                "name": "doorbells + those for the same index again + those of no known queue pair",
                 "left": doorbells,
                 "right": "records.doorbell",
             }
         )
-        if resolved.told:
+        if resolved.counted:
             lost = [f"records.wqe.{what}" for what in ("dropped", "damaged", "missing")]
             equations.append(
                 {
-                    "name": "slots that queue pairs told of = recorded + lost + uncopied",
-                    "left": resolved.told[0],
-                    "right": ["records.wqe", *lost, resolved.told[1]],
+                    "name": "slots that queue pairs counted = recorded + lost + uncopied",
+                    "left": resolved.counted[0],
+                    "right": ["records.wqe", *lost, resolved.counted[1]],
                 }
             )
         return {
