@@ -95,6 +95,15 @@ def test_memory_of_layer_verbs_is_found(made) -> None:
     assert "of GPUs: not visible" in text and "outstanding" not in text
 
 
+def test_sends_to_gpus_are_not_taken_for_lost_ones(made) -> None:
+    truth, result = made
+    sends = sum(post.op == Op.SEND and not post.is_lost for post in truth.posts)
+    match = result.ledger["stages"]["match"]
+    unmatched = {reason: n for reason, n in match["sends_unmatched"].items() if n}
+    assert unmatched == {"receiver_not_visible": sends}
+    assert f"{count_text(sends)} receiver not visible" in result.text()
+
+
 def test_the_summary_names_what_there_is(made) -> None:
     truth, result = made
     text = result.text()
