@@ -31,17 +31,15 @@ def other_ends(run: Run) -> NDArray[np.int32]:
         ``(e,)`` i4: -1 where it is not known (also of those without a peer of their own: DCI, UD),
         or ``SEVERAL``.
     """
-    table = run.tables["endpoints"]
-    is_pair = np.isin(run.column("endpoints", "layer"), QUEUE_PAIR_LAYERS)
-    procs, local, peer = (table.column(x).to_pylist() for x in ("proc", "local", "peer"))
+    rows = np.flatnonzero(np.isin(run.column("endpoints", "layer"), QUEUE_PAIR_LAYERS))
+    table = run.tables["endpoints"].select(["proc", "local", "peer"]).take(rows)
+    procs, local, peer = (table.column(x).to_pylist() for x in table.column_names)
     owner: dict[str, int] = {}
-    for row in np.flatnonzero(is_pair).tolist():
-        name, proc = local[row], procs[row]
+    for name, proc in zip(local, procs, strict=True):
         if name:
             owner[name] = proc if owner.get(name, proc) == proc else SEVERAL
-    found = np.full(len(procs), -1, np.int32)
-    for row in np.flatnonzero(is_pair).tolist():
-        found[row] = owner.get(peer[row], -1)
+    found = np.full(run.tables["endpoints"].num_rows, -1, np.int32)
+    found[rows] = [owner.get(name, -1) for name in peer]
     return found
 
 

@@ -52,7 +52,7 @@ def compare(queues: pa.Table, run: Run) -> Compared:
 
 
 def whole_slots(run: Run) -> tuple[int, int] | None:
-    """Return the slots that queue pairs told of at their end, and of these the uncopied ones.
+    """Return the slots that queue pairs counted at their end, and of these the uncopied ones.
 
     None where a queue pair did not tell, or a process did not end its file or did not record slots.
     """
