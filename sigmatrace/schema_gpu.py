@@ -7,6 +7,7 @@ GPU_INDEX_TABLES: dict[str, dict[str, str]] = {
     # Registers of NICs that the program got by libmlx5 (layer mlx5dv). `kind`: "bf", "nc",
     # "nc_dedicated", or "qp" (of a queue pair that libmlx5 made). `shadow`: address of the page
     # that is watched in its place; 0 where it is not watched: `passed_through` then says why.
+    # `exposed`: another way to the real one, whose doorbells are not seen.
     "uars": {
         "proc": "i4",
         "object": "u4",
@@ -15,6 +16,7 @@ GPU_INDEX_TABLES: dict[str, dict[str, str]] = {
         "real": "u8",
         "shadow": "u8",
         "passed_through": "str",
+        "exposed": "str",
         "born_tsc": "u8",
         "gone_tsc": "u8",
     },

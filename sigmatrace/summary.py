@@ -101,6 +101,12 @@ def _blind(run: Run, book: Mapping[str, Any]) -> Iterator[str]:
             f"registers  {count_text(count)} of {count_text(uars)} not watched, their doorbells "
             f"are not in the trace: {reason}{advice}"
         )
+    ways = Counter(filter(None, run.tables["uars"].column("exposed").to_pylist()))
+    for way, count in ways.items():
+        yield (
+            f"registers  {count_text(count)} of {count_text(uars)} with another way to them, whose "
+            f"doorbells are not seen: {way}"
+        )
     kernels = run.tables["kernels_not_recorded"]
     for reason, count in Counter(kernels.column("reason").to_pylist()).items():
         which = f"{count_text(count)} of {counted(processes, 'process', 'processes')}"

@@ -83,7 +83,9 @@ def absence_rows(run: Run, tracks: Tracks, base_ns: int) -> Rows:
     """Return an instant where kernels would be, for each GPU whose kernels were not recorded."""
     columns = (run.tables["kernels_not_recorded"].column(x).to_pylist() for x in ("proc", "reason"))
     reasons = dict(zip(*columns, strict=True))
-    gpu = np.flatnonzero(np.isin(tracks.gpus.proc, list(reasons)))
+    proc, is_known = tracks.gpus.proc, tracks.gpus.keys & 0xFFFFFFFF != 0
+    use = is_known | ~np.isin(proc, proc[is_known])
+    gpu = np.flatnonzero(np.isin(proc, list(reasons)) & use)
     texts = [f"not recorded: {reasons[proc]}" for proc in tracks.gpus.proc[gpu].tolist()]
     return Rows(
         track=tracks.numbers(Track.KERNELS, gpu),

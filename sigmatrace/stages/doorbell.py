@@ -210,7 +210,7 @@ class Doorbell(Stage):
         ]
         named = {
             "slot overwritten before the copy, or never written": count["invalid"],
-            "slot not read: SIGMATRACE_DOORBELL=off, or its queue is libmlx5's own": count[
+            "slot not read: SIGMATRACE_DOORBELL=off, or a ring that cannot be read": count[
                 "not_read"
             ],
             "slot not in the trace": _missing(resolved.queues, run),

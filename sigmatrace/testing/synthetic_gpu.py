@@ -166,8 +166,8 @@ class _Rank:
         at = int(self.rng.integers(0, len(self.peers)))
         qp = _QP if self.unconnected else _QP + at
         first = self.index[qp]
-        kinds = slice(3) if self.rng.random() < 0.5 else slice(3, None)  # data, or control
-        shapes = _SHAPES[slice(None) if self.mixed else kinds]
+        low, high = (0, 3) if self.rng.random() < 0.5 else (3, len(_SHAPES))  # data, or control
+        shapes = _SHAPES if self.mixed else _SHAPES[low:high]
         for _ in range(int(self.rng.integers(1, 5))):
             self._post(now, qp, at, shapes[int(self.rng.integers(0, len(shapes)))])
         number = self.index[qp] & 0xFFFF

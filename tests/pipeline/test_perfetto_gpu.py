@@ -163,6 +163,7 @@ def test_doorbells_without_operations_are_not_guessed_and_strangers_are_counted(
 def test_a_gpu_without_kernels_says_why(load) -> None:
     of = run(
         gpus=[{"proc": proc, "object": 5, "name": "H200"} for proc in (0, 1)],
+        gpu_queues=[{"proc": 1, "object": 7}],  # in the host's memory, or nobody knows where
         kernels_not_recorded=[{"proc": 1, "object": 2, "reason": "no CUPTI"}],
     )
     tp, exported = load(partition(0), of=of)

@@ -37,6 +37,13 @@ def test_registers_that_were_not_watched_are_named_with_the_reason_and_what_to_d
     assert lines(make_run(processes=[{}], uars=[uar()])) == []
 
 
+def test_other_ways_to_a_register_are_named():
+    assert lines(make_run(processes=[{}], uars=[uar(), uar(exposed="exported as dmabuf")])) == [
+        "registers  1 of 2 with another way to them, whose doorbells are not seen: "
+        "exported as dmabuf"
+    ]
+
+
 def test_a_trace_without_kernels_says_why():
     rows = [{"proc": proc, "reason": "no CUPTI"} for proc in (0, 2)]
     run = make_run(processes=[{}, {}, {}], kernels_not_recorded=rows)

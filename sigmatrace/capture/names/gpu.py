@@ -34,7 +34,8 @@ def _gpu(key: int, fields: Fields) -> tuple[Any, ...]:
 def _uar(key: int, fields: Fields) -> tuple[Any, ...]:
     what = integer(fields, "page_id"), text(fields, "kind")
     where = integer(fields, "real", 64), integer(fields, "shadow", 64)
-    return (key, *what, *where, text(fields, "passed_through"), *lifetime(fields))
+    blind = text(fields, "passed_through"), text(fields, "exposed")
+    return (key, *what, *where, *blind, *lifetime(fields))
 
 
 def _umem(key: int, fields: Fields) -> tuple[Any, ...]:

@@ -38,14 +38,15 @@ def test_registers_have_a_shadow_or_a_reason() -> None:
     given = {"page_id": 5, "kind": "bf", "real": 0x7000, "shadow": 0x9000}
     objects = {
         2: {"type": "mlx5_uar", **given, "t_tsc": 10, "closed_tsc": 30},
-        3: {"type": "mlx5_uar", "real": 2**64 - 1, "passed_through": "recording is off"},
+        3: {"type": "mlx5_uar", "real": 2**64 - 1, "passed_through": "recording is off"}
+        | {"exposed": "dmabuf"},
     }
     times = {"born_tsc": 0, "gone_tsc": 0}
     assert rows(objects, "uars") == [
-        {"object": 2, **given, "passed_through": "", "born_tsc": 10, "gone_tsc": 30},
+        {"object": 2, **given, "passed_through": "", "exposed": "", "born_tsc": 10, "gone_tsc": 30},
         {
             **{"object": 3, "page_id": 0, "kind": "", "real": 2**64 - 1, "shadow": 0},
-            **{"passed_through": "recording is off", **times},
+            **{"passed_through": "recording is off", "exposed": "dmabuf", **times},
         },
     ]
 
