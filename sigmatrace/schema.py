@@ -1,7 +1,8 @@
 """Names, dtypes and units: the one place that says what a column is.
 
-The tables that flow through the pipeline. Columns carry their unit in their name: ``_ns``,
-``_bytes``, ``_tsc``. The layouts of records are in ``trace_format.py``.
+The tables that flow through the pipeline; those of GPUs are in ``schema_gpu.py``. Columns carry
+their unit in their name: ``_ns``, ``_bytes``, ``_tsc``. The layouts of records are in
+``trace_format.py``.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from enum import IntEnum
 
 import numpy as np
 
+from sigmatrace.schema_gpu import GPU_INDEX_TABLES, GPU_STAGE_TABLES
 from sigmatrace.trace_format import RECORDS, Schema
 
 Columns = dict[str, dict[str, str]]
@@ -93,20 +95,7 @@ INDEX_TABLES: Columns = {
         "born_tsc": "u8",
         "gone_tsc": "u8",
     },
-    "gpus": {"proc": "i4", "object": "u4", "ordinal": "u4", "name": "str"},
-    # Queue pairs of layer mlx5dv: `gpu`, object in whose memory the queue lies (0: the host's), and
-    # what it said at its end; `told`: whether it did. Slots of 64 bytes: announced by doorbells, of
-    # these overwritten before the copy, and not copied.
-    "gpu_queues": {
-        "proc": "i4",
-        "object": "u4",
-        "gpu": "u4",
-        "told": "bool",
-        "doorbells": "u8",
-        "slots": "u8",
-        "invalid_slots": "u8",
-        "uncopied_slots": "u8",
-    },
+    **GPU_INDEX_TABLES,
     # Ports of NICs, by the process that opened them (layer verbs); numa: 2^32-1 when unknown.
     # `place`: what names it where a path has no GID ("" = it has no LID).
     "ports": {
@@ -201,6 +190,7 @@ class Fate(IntEnum):
     BYTE_STREAM = 6
     TOO_MANY_CHANNELS = 7
     TAG_UNKNOWN = 8
+    RECEIVER_NOT_VISIBLE = 9
 
 
 class RegionFate(IntEnum):
@@ -305,10 +295,15 @@ STAGE_TABLES: Columns = {
     # completions of a known request; `retired`: requests that they completed. `posted`: requests by
     # the highest position that any record names; `completed`: those up to the last that completed;
     # `visible`: whether completions can be seen (not those of queue pairs of layer mlx5dv, whose
-    # positions are slots).
+    # positions are slots). `qpn`, `peer_proc` and `gpu` say which queue pair it is: its number (0:
+    # unknown, or a shared receive queue), the process at its other end (-1: unknown, or several),
+    # and the object in whose memory its queue lies (0: the host's).
     "queues": {
         "proc": "i4",
         "object": "u4",
+        "qpn": "u4",
+        "peer_proc": "i4",
+        "gpu": "u4",
         "queue": "u1",
         "requests": "i8",
         "cqes": "i8",
@@ -333,32 +328,7 @@ STAGE_TABLES: Columns = {
         "min_ns": "i8",
         "max_ns": "i8",
     },
-    # doorbell: one row per queue pair of layer mlx5dv. `doorbells` without repetitions (`again`);
-    # `slots`: announced by them, of these in doorbells whose WQEs were `not_read`; `read`: in the
-    # trace, `invalid` ones among them. wqes: decoded from these slots. operations, size_bytes: of
-    # layer mlx5dv. Delays: from seen to forwarded; the least is the limit of i8 without doorbells.
-    "doorbells_by_qp": {
-        "proc": "i4",
-        "object": "u4",
-        "doorbells": "i8",
-        "again": "i8",
-        "synthesized": "i8",
-        "late": "i8",
-        "slots": "i8",
-        "not_read": "i8",
-        "read": "i8",
-        "invalid": "i8",
-        "wqes": "i8",
-        "wqe_bytes": "i8",
-        "operations": "i8",
-        "size_bytes": "i8",
-        "slots_max": "i8",
-        "delay_total_ns": "i8",
-        "delay_min_ns": "i8",
-        "delay_max_ns": "i8",
-    },
-    # doorbell: how many slots a doorbell announces, 2^log2 to 2^(log2 + 1) - 1.
-    "doorbell_batches": {"proc": "i4", "object": "u4", "log2": "i8", "doorbells": "i8"},
+    **GPU_STAGE_TABLES,
     # wire (with validate.pcap): one row per flow and operation. Ends by IP address; qpn: the
     # receiving queue pair; verdict: ``validate.compare.Verdict``.
     "wire_flows": {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,13 @@ from sigmatrace.text import count_text, counted
 
 SHOWN = 5
 """Ranks that a line names."""
+_ADVICE = {
+    "layer cuda is not chosen": "--layers gpu chooses both, mlx5dv and cuda",
+    "recording is off": "it must be on when the program allocates them",
+    "the CUDA driver is not called through the wrappers": "the program must call CUDA before it "
+    "allocates them",
+}
+"""What to do, by the reason why a register was passed through (``native/gpu/uar.c``)."""
 
 
 def text(
@@ -33,7 +41,14 @@ def text(
         hints: How to open them, by exporter.
         out: Folder of the output.
     """
-    said = [*_events(run, book), *_absent(run), *_losses(book), *told, *_pairs(book)]
+    said = [
+        *_events(run, book),
+        *_absent(run),
+        *_losses(book),
+        *_blind(run, book),
+        *told,
+        *_pairs(book),
+    ]
     lines = [*said, f"output     {out}"]
     for name, made in files.items():
         lines += [f"  {path}" for path in made]
@@ -47,8 +62,8 @@ def text(
 def _events(run: Run, book: Mapping[str, Any]) -> Iterator[str]:
     counts = {name: one["read"] + one["read_open"] for name, one in book["records"].items()}
     shown = {"op": "operation", "completion": "completion", "mark": "mark", "target": "target",
-             "request": "verbs request", "cqe": "verbs completion",
-             "doorbell": "doorbell", "wqe": "queue slot", "kernel": "GPU kernel",
+             "request": "posted request", "cqe": "polled completion",
+             "doorbell": "doorbell", "wqe": "send queue slot", "kernel": "GPU kernel",
              "aggregate": "aggregate row"}  # fmt: skip
     parts = [counted(counts[key], word) for key, word in shown.items() if counts[key]]
     if counts["aggregate"]:
@@ -74,6 +89,31 @@ def _absent(run: Run) -> Iterator[str]:
         few = ", ".join(map(str, absent[:SHOWN])) + (", ..." if len(absent) > SHOWN else "")
         there = count_text(world - len(absent))
         yield f"ranks      {there} of {count_text(world)} have a file; rank {few} has none"
+
+
+def _blind(run: Run, book: Mapping[str, Any]) -> Iterator[str]:
+    """Say what of GPUs could not be watched, why, and what to do about it."""
+    uars, processes = run.tables["uars"].num_rows, run.tables["processes"].num_rows
+    reasons = Counter(filter(None, run.tables["uars"].column("passed_through").to_pylist()))
+    for reason, count in reasons.items():
+        advice = f" ({_ADVICE[reason]})" if reason in _ADVICE else ""
+        yield (
+            f"registers  {count_text(count)} of {count_text(uars)} not watched, their doorbells "
+            f"are not in the trace: {reason}{advice}"
+        )
+    ways = Counter(filter(None, run.tables["uars"].column("exposed").to_pylist()))
+    for way, count in ways.items():
+        yield (
+            f"registers  {count_text(count)} of {count_text(uars)} with another way to them, whose "
+            f"doorbells are not seen: {way}"
+        )
+    kernels = run.tables["kernels_not_recorded"]
+    for reason, count in Counter(kernels.column("reason").to_pylist()).items():
+        which = f"{count_text(count)} of {counted(processes, 'process', 'processes')}"
+        yield f"kernels    not recorded in {which}: {reason}"
+    records = {name: one["read"] + one["read_open"] for name, one in book["records"].items()}
+    if records["doorbell"] and not records["kernel"] and not kernels.num_rows:
+        yield "kernels    none recorded: one that has not ended when its process ends is not seen"
 
 
 def _pairs(book: Mapping[str, Any]) -> Iterator[str]:

@@ -22,6 +22,7 @@ BASE = 1_700_000_000_000_000_000
 BIN = 1000
 SEND, RECV, OUTER = 1, 2, 3
 OF_OBJECTS = ("endpoints", "channels", "ports", "gids", "gpus", "gpu_queues")
+OF_OBJECTS += ("kernels_not_recorded",)
 OBJECTS = {name: INDEX_TABLES[name] for name in OF_OBJECTS}
 OBJECTS["routes"] = STAGE_TABLES["routes"]
 UNKNOWN = {"src_proc": -1, "dst_proc": -1, "rank": -1}

@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sigmatrace.capture.names.fields import Fields, Objects, binary, integer, of_type, text
+from sigmatrace.capture.names.fields import (
+    Fields,
+    Objects,
+    binary,
+    integer,
+    lifetime,
+    of_type,
+    text,
+)
+from sigmatrace.capture.names.gpu import gpu_rows
 from sigmatrace.capture.names.naming import Endpoint, Told
 from sigmatrace.capture.names.ofi import OFI
 from sigmatrace.capture.names.ucx import UCX
@@ -21,6 +30,7 @@ from sigmatrace.capture.names.verbs import (
     transition_rows,
 )
 from sigmatrace.capture.tables import rows
+from sigmatrace.schema_gpu import GPU_INDEX_TABLES
 from sigmatrace.trace_format import Layer
 
 _NAMINGS = (OFI, UCX, VERBS)
@@ -31,7 +41,8 @@ KNOWN_TYPES = frozenset(("library", "thread", "name", "memory", *_ENDPOINTS)).un
     *(naming.others for naming in _NAMINGS)
 )
 OBJECT_TABLES = (
-    *("endpoints", "addresses", "regions", "gpus", "gpu_queues"),
+    *("endpoints", "addresses", "regions"),
+    *GPU_INDEX_TABLES,
     *("ports", "gids", "qp_transitions", "qp_sockets", "names", "libraries"),
 )
 
@@ -53,10 +64,7 @@ def object_tables(objects: Objects, channels: np.ndarray, host: str) -> dict[str
         "endpoints": _rows("endpoints", _endpoint_rows(told)),
         "addresses": _rows("addresses", addresses),
         "regions": _rows("regions", [_region(*x) for x in of_type(objects, "memory").items()]),
-        "gpus": _rows("gpus", [_gpu(*x) for x in of_type(objects, "gpu").items()]),
-        "gpu_queues": _rows(
-            "gpu_queues", [_gpu_queue(*x, objects) for x in of_type(objects, "mlx5_qp").items()]
-        ),
+        **{name: _rows(name, values) for name, values in gpu_rows(objects).items()},
         "ports": _rows("ports", _port_rows(told)),
         "gids": _rows("gids", [_gid_row(x) for x in of_type(objects, "ib_gid").values()]),
         "qp_transitions": _rows("qp_transitions", transition_rows(objects)),
@@ -88,10 +96,6 @@ def _library_row(fields: Fields) -> tuple[str, ...]:
     return (text(fields, "layer").lower(), *names)
 
 
-def _life(fields: Fields) -> tuple[int, int]:
-    return integer(fields, "t_tsc", 64), integer(fields, "closed_tsc", 64)
-
-
 def _endpoint_rows(told: Told) -> list[tuple[Any, ...]]:
     """Name endpoints; connections that have the names of an earlier one are its later lives.
 
@@ -111,7 +115,7 @@ def _endpoint_rows(told: Told) -> list[tuple[Any, ...]]:
         connection = endpoint.layer, local, peer
         life = lives[connection] if local and peer else 0
         lives[connection] += 1
-        times = life, *_life(fields)
+        times = life, *lifetime(fields)
         transport = int(is_lossy), psn
         what = key, int(endpoint.layer), kind
         result.append((*what, *names, *times, *seat, *peer_seat, *transport))
@@ -124,17 +128,7 @@ def _region(key: int, fields: Fields) -> tuple[Any, ...]:
     # What the other end's addresses count from is `iova`, where that is not the address itself.
     start = "iova" if "iova" in fields else "address"
     numbers = (integer(fields, what, 64) for what in ("key", start, "length_bytes"))
-    return (key, int(layer), *numbers, *_life(fields))
-
-
-def _gpu(key: int, fields: Fields) -> tuple[Any, ...]:
-    return key, integer(fields, "ordinal"), text(fields, "name")
-
-
-def _gpu_queue(key: int, fields: Fields, objects: Objects) -> tuple[Any, ...]:
-    numbers = ("doorbells", "slots", "invalid_slots", "uncopied_slots")
-    gpu = integer(objects.get(integer(fields, "umem"), {}), "gpu")
-    return (key, gpu, "slots" in fields, *(integer(fields, what, 64) for what in numbers))
+    return (key, int(layer), *numbers, *lifetime(fields))
 
 
 def _port_rows(told: Told) -> list[tuple[Any, ...]]:

@@ -60,5 +60,5 @@ class Parquet(Exporter):
         counts: Counter[str] = Counter()
         for piece in pieces:
             counts.update(piece.counts)
-        hint = f'duckdb -c "{QUERY}"'
+        hint = f"in DuckDB, for example: {QUERY}"
         return Exported(("parquet",), dict(counts), hint)

@@ -37,7 +37,12 @@ from sigmatrace.export.perfetto_counters import (
     traffic_counters,
 )
 from sigmatrace.export.perfetto_describe import describe
-from sigmatrace.export.perfetto_gpu import GPU_COLUMNS, doorbell_rows, kernel_rows
+from sigmatrace.export.perfetto_gpu import (
+    GPU_COLUMNS,
+    absence_rows,
+    doorbell_rows,
+    kernel_rows,
+)
 from sigmatrace.export.perfetto_marks import MARK, mark_texts, marks_of, regions
 from sigmatrace.export.perfetto_objects import OBJECT_COLUMNS
 from sigmatrace.export.perfetto_posts import by_peer_rows, post_rows, targets_not_known
@@ -72,9 +77,10 @@ class PerfettoExporter(Exporter):
     events before the run's zero; ``op_records``, ``completion_records``, ``request_records`` and
     ``cqe_records``, ``doorbell_records`` and ``kernel_records``, how many of the slices and
     instants are these; ``qp_operations``, operations that tracks of queue pairs show besides (mode
-    simple); ``request_left_out`` (posted receives; queue pairs that the index does not
-    have), ``cqe_left_out``, ``doorbell_left_out`` and ``kernel_left_out`` (objects that it does not
-    have); ``wqe_left_out`` (raw slots are not shown);
+    simple); ``doorbells_twice``, those that announce data and control, and so stand on two tracks;
+    ``kernels_absent``, notes why a GPU has no kernels; ``request_left_out`` (posted receives; queue
+    pairs that the index does not have), ``cqe_left_out``, ``doorbell_left_out`` and
+    ``kernel_left_out`` (objects that it does not have); ``wqe_left_out`` (raw slots are not shown);
     ``mark_records``: ``regions_closed`` (two each), ``regions_open`` and ``regions_stray_ends``
     (begins without an end, ends without a begin), ``mark_instants``, ``mark_counters`` and
     ``mark_unknown`` (of a kind that is not known; not shown); ``target_left_out`` and
@@ -158,6 +164,7 @@ class PerfettoExporter(Exporter):
                 "request_records": 0,
                 "cqe_records": 0,
                 "doorbell_records": 0,
+                "doorbells_twice": 0,
                 "kernel_records": 0,
                 "qp_operations": 0,
                 "one_sided_arrivals": 0,
@@ -170,7 +177,8 @@ class PerfettoExporter(Exporter):
                 records["request_records"] = writer.write(request_rows(part, tracks))
                 records["cqe_records"] = writer.write(cqe_rows(part, tracks))
             if tracks.gpus.keys.size:
-                records["doorbell_records"] = writer.write(doorbell_rows(part, tracks))
+                doorbells, records["doorbells_twice"] = doorbell_rows(part, tracks)
+                records["doorbell_records"] = writer.write(doorbells) - records["doorbells_twice"]
                 records["kernel_records"] = writer.write(kernel_rows(part, run, tracks))
         flows.save(staging / f"{name}.flows", writer.ends)
         save_queues(staging / f"{name}.queues", part, tracks)
@@ -200,6 +208,7 @@ class PerfettoExporter(Exporter):
         with paths[-1].open("wb") as file:
             writer = PieceWriter(last, file, tracks, fact_ns(run, "base_ns"))
             writer.write(rows)
+            absent = writer.write(absence_rows(run, tracks, fact_ns(run, "base_ns")))
         summaries = [(kept["segments"], kept["borders"]) for kept in found]
         summaries.append(writer.summary())
         traffic = traffic_counters(run, tracks, tracks.free)
@@ -215,7 +224,7 @@ class PerfettoExporter(Exporter):
             depths.write(out, last, counters[-1].next_uuid, base_ns)
             for path, settled in zip(paths, settle(summaries, base_ns), strict=True):
                 _append(out, path, settled, tracks)
-        total = Counter(counts)
+        total = Counter({**counts, "kernels_absent": absent})
         for more in (writer.counts, *(piece.counts for piece in pieces)):
             total.update(more)
         total.update(flows.count([staging / piece.files[2] for piece in pieces]))
@@ -252,13 +261,14 @@ def balance(counts: Mapping[str, int]) -> list[dict[str, Any]]:
     """Return the equations of the counts, in the ledger's form; see ``PerfettoExporter``."""
     regions = sum(counts[key] for key in ("regions_closed", "regions_open", "mark_instants"))
     events = sum(counts[f"{schema}_records"] for schema in SHOWN)
-    events += counts["qp_operations"] + counts["one_sided_arrivals"]
+    others = ("qp_operations", "one_sided_arrivals", "doorbells_twice", "kernels_absent")
+    events += sum(counts[name] for name in others)
     ends = counts["regions_closed"] + counts["regions_stray_ends"]
     return [
         {
             "name": "slices + instants = operations + completions + requests + cqes + doorbells"
             " + kernels + regions + instants of the program + operations on tracks of queue pairs"
-            " + one-sided arrivals",
+            " + one-sided arrivals + doorbells on a second track + notes",
             "left": counts["slices"] + counts["instants"],
             "right": events + regions,
         },

@@ -12,6 +12,7 @@ import numpy as np
 
 from sigmatrace.lookup import find_objects, object_keys
 from sigmatrace.partition import Run
+from sigmatrace.queue_pairs import SEVERAL, numbers, other_ends
 from sigmatrace.schema import Columns
 from sigmatrace.trace_format import QUEUE_PAIR_LAYERS, ChannelFlag, Dir, Layer
 
@@ -35,11 +36,10 @@ OBJECT_COLUMNS: Columns = {
     "ports": {"proc": "i4", "object": "u4", "device": "str", "port": "u1", "place": "str"},
     "gids": {"proc": "i4", "port": "u4", "place": "str"},
     "gpus": {"proc": "i4", "object": "u4", "ordinal": "u4", "name": "str"},
-    "gpu_queues": {"proc": "i4", "object": "u4", "gpu": "u4"},
+    "gpu_queues": {"proc": "i4", "object": "u4", "qpn": "u4", "gpu": "u4"},
+    "kernels_not_recorded": {"proc": "i4", "reason": "str"},
 }
 """Columns read here, beside the processes' ``mode``."""
-
-_SEVERAL = -2
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,8 @@ class QueuePairs:
     @cached_property
     def qpn(self) -> np.ndarray:
         """u8[q], number of each on its NIC, 0 when it is not known."""
-        found: np.ndarray = self.run.column("endpoints", "qpn")[self.rows].astype(np.uint64)
-        return found
+        own = (self.run.column("endpoints", name)[self.rows] for name in ("proc", "object"))
+        return numbers(self.run, *own).astype(np.uint64)
 
     @cached_property
     def has_requests(self) -> np.ndarray:
@@ -160,7 +160,7 @@ class QueuePairs:
         proc = int(self._peers[row])
         if proc >= 0:
             peer = self.run.tables["processes"].column("label")[proc].as_py()
-        elif proc == _SEVERAL:
+        elif proc == SEVERAL:
             peer = "several"
         name += f" → {peer}" if peer else ""
         return f"{name} (connection {life + 1})" if life else name
@@ -170,7 +170,11 @@ class QueuePairs:
 
     @cached_property
     def _peers(self) -> np.ndarray:
-        """Process at the other end of each, -1 = not known, or ``_SEVERAL``."""
+        """Process at the other end of each, -1 = not known, or ``SEVERAL``.
+
+        It is the one that channels lead to; where there are none, as of those that only receive,
+        the one whose queue pair has the name of the peer.
+        """
         out = self.run.column("channels", "dir") == Dir.OUT
         other = np.where(
             out, self.run.column("routes", "dst_proc"), self.run.column("routes", "src_proc")
@@ -180,7 +184,8 @@ class QueuePairs:
         high = np.full(self.keys.size, -1, np.int32)
         np.minimum.at(low, self.channel[use], other[use])
         np.maximum.at(high, self.channel[use], other[use])
-        return np.where((high >= 0) & (low != high), _SEVERAL, high)
+        found = np.where((high >= 0) & (low != high), SEVERAL, high)
+        return np.where(found == -1, other_ends(self.run)[self.rows], found)
 
 
 def _unique(keys: Iterable[tuple[Any, ...]]) -> dict[tuple[Any, ...], int]:
@@ -216,8 +221,8 @@ class Gpus:
         of_qp[mine] = np.searchsorted(keys, used[theirs])
         columns = (run.tables["gpus"].column(name).to_pylist() for name in ("ordinal", "name"))
         rows = zip(known.tolist(), *columns, strict=True)
-        told = {key: f"GPU {ordinal} ({name})" for key, ordinal, name in rows}
-        return cls(keys, [told.get(key, "GPU (not known)") for key in keys.tolist()], of_qp)
+        named = {key: f"GPU {ordinal} ({name})" for key, ordinal, name in rows}
+        return cls(keys, [named.get(key, "GPU (not known)") for key in keys.tolist()], of_qp)
 
     @property
     def proc(self) -> np.ndarray:

@@ -38,14 +38,16 @@ OF_TABLE: dict[str, type[IntEnum]] = {
 FLAGS: dict[str, type[IntFlag]] = {"doorbells.flags": DoorbellFlag}
 """What the bits of a column mean."""
 
+_LABELS = {"src_proc": "src", "dst_proc": "dst", "peer_proc": "peer", "proc": "label"}
+
 
 def named(run: Run, name: str) -> pa.Table:
     """Return a table of the run with readable columns.
 
-    Columns ``src``, ``dst`` and ``label`` with labels of processes ("" unknown) are added to
-    ``src_proc``, ``dst_proc`` and ``proc``; codes of ``WORDS`` and ``OF_TABLE`` become words
-    (in tables of this package; what a column of that name means in another stage's table is not
-    known).
+    Columns ``src``, ``dst``, ``peer`` and ``label`` with labels of processes ("" unknown) are added
+    to ``src_proc``, ``dst_proc``, ``peer_proc`` and ``proc``; codes of ``WORDS`` and ``OF_TABLE``
+    become words (in tables of this package; what a column of that name means in another stage's
+    table is not known).
     """
     table = run.tables[name]
     labels = run.tables["processes"].column("label").to_pylist()
@@ -53,7 +55,7 @@ def named(run: Run, name: str) -> pa.Table:
         if not pa.types.is_integer(field.type) or table.column(field.name).null_count:
             continue
         values = column(table, field.name)
-        key = {"src_proc": "src", "dst_proc": "dst", "proc": "label"}.get(field.name)
+        key = _LABELS.get(field.name)
         meaning = OF_TABLE.get(f"{name}.{field.name}", WORDS.get(field.name))
         if key is not None and key not in table.column_names:
             known = (values >= 0) & (values < len(labels))

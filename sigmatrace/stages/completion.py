@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from sigmatrace.lookup import object_keys
 from sigmatrace.partition import Partition, Run, column
+from sigmatrace.queue_pairs import DESCRIBED, described
 from sigmatrace.schema import STAGE_TABLES, Columns
 from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.text import count_text, counted
@@ -70,7 +71,7 @@ class Completion(Stage):
             "posted_ns": "i8",
             "t_ns": "i8",
         },
-        "endpoints": {"proc": "i4", "object": "u4", "layer": "u1"},
+        **DESCRIBED,
     }
     produces: ClassVar[Columns] = {
         "queues": STAGE_TABLES["queues"],
@@ -94,7 +95,7 @@ class Completion(Stage):
         """Put both tables into order."""
         queues = summary.queues.sort_by([(name, "ascending") for name in _QUEUE])
         return Completed(
-            queues.append_column("visible", pa.array(_visible(queues, run))),
+            described(queues, run).append_column("visible", pa.array(_visible(queues, run))),
             summary.kinds.sort_by([(name, "ascending") for name in _KIND]),
         )
 

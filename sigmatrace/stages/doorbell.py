@@ -7,7 +7,7 @@ equal: that is an equation of the ledger. Source: docs/gpu.md section 3.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sigmatrace.partition import Partition, Run, column
+from sigmatrace.queue_pairs import DESCRIBED, described
 from sigmatrace.schema import STAGE_TABLES, Columns
 from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.stages.doorbell_balance import Compared, compare, whole_slots
@@ -54,7 +55,7 @@ class Rung:
         unknown: Doorbells of no known queue pair.
         astray: Doorbells whose value does not lead to the index that was recorded.
         compared: After all partitions: which queue pairs are comparable.
-        told: After all partitions: the slots that queue pairs themselves told of, and of these
+        counted: After all partitions: the slots that queue pairs themselves counted, and of these
             the uncopied ones; None when they cannot be compared.
     """
 
@@ -65,7 +66,7 @@ class Rung:
     unknown: int
     astray: int
     compared: Compared | None = None
-    told: tuple[int, int] | None = None
+    counted: tuple[int, int] | None = None
 
 
 class Doorbell(Stage):
@@ -86,9 +87,10 @@ class Doorbell(Stage):
             **{"layer": "u1", "channel": "u4", "ordinal": "u4", "aux": "u4", "size_bytes": "u8"},
         },
         "channels": {"proc": "i4", "object": "u4"},
+        **DESCRIBED,
         "gpu_queues": {
-            **{"proc": "i4", "object": "u4", "told": "bool"},
-            **{"slots": "u8", "uncopied_slots": "u8"},
+            **DESCRIBED["gpu_queues"],
+            **{"has_totals": "bool", "slots": "u8", "uncopied_slots": "u8"},
         },
         "processes": {"proc": "i4", "mode": "str", "end": "str"},
     }
@@ -125,10 +127,10 @@ class Doorbell(Stage):
     def resolve(self, summary: Rung, run: Run) -> Rung:
         """Put operations beside the slots, by queue pair."""
         queues = add_queues([summary.queues, of_channels(summary.channels, run)])
-        queues = queues.sort_by([(name, "ascending") for name in QUEUE])
+        queues = described(queues.sort_by([(name, "ascending") for name in QUEUE]), run)
         return Rung(
             queues,
-            summary.batches.sort_by([(name, "ascending") for name in BATCH]),
+            described(summary.batches.sort_by([(name, "ascending") for name in BATCH]), run),
             summary.channels,
             summary.kinds,
             summary.unknown,
@@ -171,18 +173,18 @@ class Doorbell(Stage):
         doorbells = [total["doorbells"], total["again"], resolved.unknown]
         equations.append(
             {
-                "name": "doorbells + repetitions + those of no known queue pair",
+                "name": "doorbells + those for the same index again + those of no known queue pair",
                 "left": doorbells,
                 "right": "records.doorbell",
             }
         )
-        if resolved.told:
+        if resolved.counted:
             lost = [f"records.wqe.{what}" for what in ("dropped", "damaged", "missing")]
             equations.append(
                 {
-                    "name": "slots that queue pairs told of = recorded + lost + uncopied",
-                    "left": resolved.told[0],
-                    "right": ["records.wqe", *lost, resolved.told[1]],
+                    "name": "slots that queue pairs counted = recorded + lost + uncopied",
+                    "left": resolved.counted[0],
+                    "right": ["records.wqe", *lost, resolved.counted[1]],
                 }
             )
         return {
@@ -201,14 +203,16 @@ class Doorbell(Stage):
         rung = count["doorbells"] + resolved.unknown
         if not rung and not count["read"]:
             return ()
-        each = f", {count['slots'] / count['doorbells']:.1f} each" if count["doorbells"] else ""
         lines = [
-            f"doorbells  {count_text(rung)}, {counted(count['slots'], 'slot')}{each}; "
-            f"{counted(count['wqes'], 'work request')} in {counted(count['read'], 'slot')} read"
+            f"doorbells  {count_text(rung)} seen (stores between two looks are merged), "
+            f"{counted(count['slots'], 'slot')} announced",
+            *_kept(count, resolved.queues, run),
         ]
         named = {
             "slot overwritten before the copy, or never written": count["invalid"],
-            "slot of a doorbell whose work requests were not read": count["not_read"],
+            "slot not read: SIGMATRACE_DOORBELL=off, or a ring that cannot be read": count[
+                "not_read"
+            ],
             "slot not in the trace": _missing(resolved.queues, run),
             "doorbell made from a doorbell record": count["synthesized"],
             "doorbell that waited 1 ms for the copy": count["late"],
@@ -221,6 +225,16 @@ class Doorbell(Stage):
                 first, _, rest = what.partition(" ")
                 lines.append(f"           {counted(number, first)} {rest}")
         return lines
+
+
+def _kept(count: Mapping[str, Any], queues: pa.Table, run: Run) -> Iterator[str]:
+    """Yield what there is of the slots: mode ``full`` alone keeps them."""
+    modes = run.tables["processes"].column("mode").to_pylist()
+    if count["read"]:
+        wqes = counted(count["wqes"], "work request")
+        yield f"           {wqes} in {counted(count['read'], 'recorded slot')}"
+    elif not any(modes[proc] == "full" for proc in column(queues, "proc").tolist()):
+        yield "           slots are kept in mode full alone"
 
 
 def _sum(table: pa.Table, name: str) -> int:

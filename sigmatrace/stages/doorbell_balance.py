@@ -52,12 +52,12 @@ def compare(queues: pa.Table, run: Run) -> Compared:
 
 
 def whole_slots(run: Run) -> tuple[int, int] | None:
-    """Return the slots that queue pairs told of at their end, and of these the uncopied ones.
+    """Return the slots that queue pairs counted at their end, and of these the uncopied ones.
 
     None where a queue pair did not tell, or a process did not end its file or did not record slots.
     """
     proc = run.column("gpu_queues", "proc")
-    if proc.size == 0 or not run.column("gpu_queues", "told").all():
+    if proc.size == 0 or not run.column("gpu_queues", "has_totals").all():
         return None
     ends = run.tables["processes"].column("end").to_pylist()
     ended = np.array([end != "" for end in ends])

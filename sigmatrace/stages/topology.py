@@ -222,9 +222,20 @@ def _pair(channels: _Channels) -> None:
     fate[blind & (outs[classes] == 0)] = Fate.PEER_UNKNOWN
     worst = np.zeros(count, np.uint8)
     np.maximum.at(worst, classes, mixed[at])
+    fate[(fate == Fate.MATCHABLE) & _unseen(channels)[at]] = Fate.RECEIVER_NOT_VISIBLE
     channels.fate[at] = np.where(worst[classes] > 0, worst[classes], fate)
     good = channels.fate[at] == Fate.MATCHABLE
     channels.group[at[good]] = number_rows(streams[good])[0].astype(np.uint32)
+
+
+def _unseen(channels: _Channels) -> NDArray[np.bool_]:
+    """Return the out-channels of GPUs to queue pairs at which no arrival is seen at all.
+
+    A GPU posts its receives and reads their completions where nobody looks.
+    """
+    seen = np.isin(channels.dst_ident, channels.dst_ident[~channels.out])
+    unseen: NDArray[np.bool_] = channels.out & (channels.layer == Layer.MLX5DV) & ~seen
+    return unseen
 
 
 def _senders(

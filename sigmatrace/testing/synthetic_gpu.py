@@ -87,6 +87,7 @@ def generate_gpu(
     doorbells: int = 40,
     lost: float = 0.0,
     unconnected: bool = False,
+    mixed: bool = False,
     seed: int = 1,
 ) -> GpuTruth:
     """Write a run of mode ``full`` and return its truth.
@@ -98,13 +99,14 @@ def generate_gpu(
         doorbells: Of each kernel.
         lost: Share of work requests that were overwritten before they were copied.
         unconnected: Each rank has one DCI, whose requests name their destination.
+        mixed: A doorbell may announce both data and control.
         seed: Of the random numbers.
     """
     folder.mkdir(parents=True, exist_ok=True)
     truth = GpuTruth()
     rng = np.random.default_rng(seed)
     for rank in range(ranks):
-        _Rank(rank, ranks, unconnected, lost, rng, truth).write(folder, kernels, doorbells)
+        _Rank(rank, ranks, unconnected, lost, mixed, rng, truth).write(folder, kernels, doorbells)
     return truth
 
 
@@ -117,11 +119,12 @@ class _Rank:
         ranks: int,
         unconnected: bool,
         lost: float,
+        mixed: bool,
         rng: np.random.Generator,
         truth: GpuTruth,
     ) -> None:
         self.rank, self.ranks, self.unconnected, self.lost = rank, ranks, unconnected, lost
-        self.rng, self.truth = rng, truth
+        self.mixed, self.rng, self.truth = mixed, rng, truth
         self.peers = [other for other in range(ranks) if other != rank] or [rank]
         self.rows: dict[Schema, list[dict[str, Any]]] = {schema: [] for schema in Schema}
         self.index: Counter[int] = Counter()
@@ -163,7 +166,8 @@ class _Rank:
         at = int(self.rng.integers(0, len(self.peers)))
         qp = _QP if self.unconnected else _QP + at
         first = self.index[qp]
-        shapes = _SHAPES[:3] if self.rng.random() < 0.5 else _SHAPES[3:]  # data, or control
+        low, high = (0, 3) if self.rng.random() < 0.5 else (3, len(_SHAPES))  # data, or control
+        shapes = _SHAPES if self.mixed else _SHAPES[low:high]
         for _ in range(int(self.rng.integers(1, 5))):
             self._post(now, qp, at, shapes[int(self.rng.integers(0, len(shapes)))])
         number = self.index[qp] & 0xFFFF

@@ -117,7 +117,7 @@ def test_csv_has_the_tables_of_a_users_own_stage_by_name(tmp_path):
 
 def test_the_query_that_the_hint_shows_has_names(made, monkeypatch):
     monkeypatch.chdir(made.out)
-    shown = made.hints["parquet"].removeprefix('duckdb -c "').removesuffix('"')
+    shown = made.hints["parquet"].removeprefix("in DuckDB, for example: ")
     traffic = made.ledger["stages"]["match"]
     assert dict(duckdb.sql(shown).fetchall()) == {
         "send": traffic["sends"],

@@ -62,7 +62,8 @@ def test_doorbells_and_slots_are_those_of_each_queue_pair(made) -> None:
         slots[post.src, post.object, post.doorbell] += post.slots
     for (src, thing, _), count in slots.items():
         each[src, thing, count.bit_length() - 1] += 1
-    assert each == {tuple(r.values())[:3]: r["doorbells"] for r in batches.to_pylist()}
+    keys = ("proc", "object", "log2")
+    assert each == {tuple(r[k] for k in keys): r["doorbells"] for r in batches.to_pylist()}
     count = result.ledger["stages"]["doorbell"]
     assert count["queue_pairs_compared"] + count["queue_pairs_not_compared"] == len(rows)
     if not any(post.is_lost for post in truth.posts):
@@ -101,11 +102,20 @@ def test_memory_of_layer_verbs_is_found(made) -> None:
     assert "of GPUs: not visible" in text and "outstanding" not in text
 
 
+def test_sends_to_gpus_are_not_taken_for_lost_ones(made) -> None:
+    truth, result = made
+    sends = sum(post.op == Op.SEND and not post.is_lost for post in truth.posts)
+    match = result.ledger["stages"]["match"]
+    unmatched = {reason: n for reason, n in match["sends_unmatched"].items() if n}
+    assert unmatched == {"receiver_not_visible": sends}
+    assert f"{count_text(sends)} receiver not visible" in result.text()
+
+
 def test_the_summary_names_what_there_is(made) -> None:
     truth, result = made
     text = result.text()
     slots = sum(post.slots for post in truth.posts)
-    assert f"{count_text(slots)} queue slots, 6 GPU kernels of 3 processes" in text
+    assert f"{count_text(slots)} send queue slots, 6 GPU kernels of 3 processes" in text
     lost = sum(post.slots for post in truth.posts if post.is_lost)
     assert (f"{count_text(lost)} slots overwritten before the copy" in text) == (lost > 0)
 

@@ -16,21 +16,26 @@ from tests.perfetto_queries import SLICES, TRACKS
 DATA = (Op.SEND, Op.PUT, Op.GET)
 
 
-@pytest.fixture
-def traced(tmp_path, trace_processor):
-    """A synthetic run, its trace, and slices with arguments."""
-    truth = generate_gpu(tmp_path / "run", ranks=3, doorbells=30)
-    result = api.run(tmp_path / "run", ["perfetto"])
+def shown(folder, trace_processor):
+    """The result of a run, its trace, and slices with arguments."""
+    result = api.run(folder, ["perfetto"])
     assert result.ledger["balanced"], [x for x in result.ledger["balance"] if not x["ok"]]
     tp = trace_processor(result.out / "trace.pftrace")
     assert tp.problems() == []
-    rows = tp.query(SLICES)
     args = defaultdict(dict)
     for one in tp.query("select arg_set_id, key, int_value, string_value from args"):
         value = one["string_value"] if one["string_value"] is not None else one["int_value"]
         args[one["arg_set_id"]][one["key"].removeprefix("debug.")] = value
-    rows = [{**row, "path": row["path"] or "", "args": args[row["arg_set_id"]]} for row in rows]
-    return truth, result, tp, rows
+    slices = tp.query(SLICES)
+    rows = [{**row, "path": row["path"] or "", "args": args[row["arg_set_id"]]} for row in slices]
+    return result, tp, rows
+
+
+@pytest.fixture
+def traced(tmp_path, trace_processor):
+    """A synthetic run, its trace, and slices with arguments."""
+    truth = generate_gpu(tmp_path / "run", ranks=3, doorbells=30)
+    return truth, *shown(tmp_path / "run", trace_processor)
 
 
 def test_kernels_are_slices_of_their_gpu(traced) -> None:
@@ -42,26 +47,56 @@ def test_kernels_are_slices_of_their_gpu(traced) -> None:
     assert {(row["args"]["blocks"], row["args"]["threads"]) for row in kernels} == {(8, 256)}
 
 
-def test_doorbells_of_data_and_of_control_are_apart(traced) -> None:
-    truth, _, _, rows = traced
+COUNTED = {
+    **{Op.SEND: "sends", Op.PUT: "puts", Op.GET: "gets"},
+    **{Op.ATOMIC_FETCH: "atomics", Op.NOP: "others"},
+}
+
+
+def judge_doorbells(truth, rows) -> Counter:
+    """Each operation of each doorbell is counted once, on the track of its kind.
+
+    Returns:
+        Doorbells by how many tracks they are on.
+    """
     wanted = defaultdict(list)
     for post in truth.posts:
-        wanted[f"rank {post.src} (node0)", post.doorbell].append(post)
+        kind = "data" if post.op in DATA else "control"
+        wanted[f"rank {post.src} (node0)", post.doorbell].append((kind, post))
     doorbells = [row for row in rows if "doorbells" in row["path"]]
-    assert len(doorbells) == len(wanted) == sum(truth.doorbells.values())
     for row in doorbells:
-        posts = wanted[row["process"], row["ts"]]
-        kind = "data" if posts[0].op in DATA else "control"
-        assert row["path"] == f"GPU 0 (GPU)/doorbells: {kind}"
+        every = [post for _, post in wanted[row["process"], row["ts"]]]
+        kind = row["path"].removeprefix("GPU 0 (GPU)/doorbells: ")
+        posts = [post for one, post in wanted[row["process"], row["ts"]] if one == kind]
         assert row["args"] == {
-            "qp": 0x100 + posts[0].object,
-            "index": posts[-1].index + posts[-1].slots,
-            "slots": sum(post.slots for post in posts),
+            "qp": 0x100 + every[0].object,
+            "index": every[-1].index + every[-1].slots,
+            "slots": sum(post.slots for post in every),
             "delay_ns": 300,
             "operations": len(posts),
             "size_bytes": sum(post.size_bytes for post in posts),
+            **Counter(COUNTED[post.op] for post in posts),
         }
         assert any(a < row["ts"] < b for r, a, b in truth.kernels if row["process"][5] == str(r))
+    shown = Counter((row["process"], row["ts"]) for row in doorbells)
+    assert shown == Counter({key: len({kind for kind, _ in x}) for key, x in wanted.items()})
+    return Counter(shown.values())
+
+
+def test_doorbells_of_data_and_of_control_are_apart(traced) -> None:
+    truth, result, _, rows = traced
+    assert judge_doorbells(truth, rows) == {1: sum(truth.doorbells.values())}
+    assert result.ledger["exports"]["perfetto"]["doorbells_twice"] == 0
+
+
+def test_what_a_doorbell_announces_of_both_is_apart_per_operation(
+    tmp_path, trace_processor
+) -> None:
+    truth = generate_gpu(tmp_path / "run", doorbells=30, mixed=True)
+    result, _, rows = shown(tmp_path / "run", trace_processor)
+    found = judge_doorbells(truth, rows)
+    assert found[1] and found[2] == result.ledger["exports"]["perfetto"]["doorbells_twice"] > 0
+    assert found[1] + found[2] == sum(truth.doorbells.values())
 
 
 def test_requests_are_below_their_queue_pair_and_nothing_is_outstanding(traced) -> None:
@@ -125,6 +160,44 @@ def test_doorbells_without_operations_are_not_guessed_and_strangers_are_counted(
     assert (counts["doorbell_records"], counts["doorbell_left_out"]) == (1, 1)
     assert (counts["kernel_records"], counts["kernel_left_out"]) == (1, 1)
     assert counts["wqe_left_out"] == 1
+
+
+def test_a_gpu_without_kernels_says_why(load) -> None:
+    of = run(
+        gpus=[{"proc": proc, "object": 5, "name": "H200"} for proc in (0, 1)],
+        gpu_queues=[{"proc": 1, "object": 7}],  # in the host's memory, or nobody knows where
+        kernels_not_recorded=[{"proc": 1, "object": 2, "reason": "no CUPTI"}],
+    )
+    tp, exported = load(partition(0), of=of)
+    found = [(row["process"], row["path"], row["name"]) for row in tp.query(SLICES)]
+    assert found == [("rank 1 (b)", "GPU 0 (H200)/kernels", "not recorded: no CUPTI")]
+    assert exported.counts["kernels_absent"] == exported.counts["instants"] == 1
+
+
+def test_queue_pairs_that_only_receive_have_their_peer_in_their_name(load) -> None:
+    pair = {"layer": Layer.MLX5DV, "type": "mlx5_qp"}
+    endpoints = [
+        queue_pair(0, 7, "aa:11", "bb:22", **pair),
+        queue_pair(1, 8, "bb:22", "aa:11", **pair),
+        queue_pair(1, 9, "bb:23", "cc:33", **pair),
+    ]
+    rings = [{"t": 10, "proc": 1, "qp": thing} for thing in (8, 9)]
+    requests = [{"t": 10, "proc": 1, "object": thing, "queue": 1} for thing in (8, 9)]
+    queues = [{"proc": 1, "object": 8}, {"proc": 1, "object": 9}]
+    of = run(endpoints=endpoints, gpu_queues=queues)
+    tp, _ = load(partition(0, doorbells=rings, requests=requests), of=of)
+    found = {row["path"] for row in tp.query(SLICES)}
+    assert {path for path in found if path.startswith("QPs")} == {
+        "QPs/QP 0x22 → rank 0/requests",
+        "QPs/QP 0x23 → ib:cc:33/requests",
+    }
+
+
+def test_a_queue_pair_without_a_place_has_its_number_all_the_same(load) -> None:
+    endpoint = queue_pair(0, 7, layer=Layer.MLX5DV, type="mlx5_qp")
+    of = run(endpoints=[endpoint], gpu_queues=[{"proc": 0, "object": 7, "qpn": 0x44}])
+    tp, _ = load(partition(0, doorbells=[{"t": 10, "qp": 7}]), of=of)
+    assert tp.value("select int_value from args where key = 'debug.qp'") == 0x44
 
 
 @pytest.mark.parametrize("unconnected", [False, True])

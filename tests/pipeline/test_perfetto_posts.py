@@ -140,9 +140,9 @@ def test_the_queue_pair_at_the_other_end_is_the_one_of_the_same_connection(slice
     of = run(endpoints=endpoints, channels=channels, routes=routes)
     rows, exported = slices(partition(0, ops), of=of)
     assert [(row["ts"], row["path"]) for row in rows] == [
-        (0, "QPs/QP 0x22 → ib:aa:11/by peers"),
-        (10, "QPs/QP 0x22 → ib:aa:11 (connection 2)/by peers"),
-        (30, "QPs/QP 0x24 → ib:aa:13/by peers"),
+        (0, "QPs/QP 0x22 → rank 0/by peers"),
+        (10, "QPs/QP 0x22 → rank 0 (connection 2)/by peers"),
+        (30, "QPs/QP 0x24 → rank 0/by peers"),
     ]
     assert exported.counts["one_sided_targets_unknown"] == 2
 

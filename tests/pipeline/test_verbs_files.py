@@ -59,7 +59,7 @@ def test_rank_files_of_verbs_make_a_balanced_ledger_and_a_whole_trace(tmp_path, 
     rank_file(tmp_path / "run", 1, 0x12, 0x11, [], [t + 30 for t in posts])
     result = api.run(tmp_path / "run", export=["perfetto"], out=tmp_path / "out")
     assert result.ledger["balanced"], [e for e in result.ledger["balance"] if not e["ok"]]
-    assert "100 operations, 100 verbs requests, 100 verbs completions of" in result.text()
+    assert "100 operations, 100 posted requests, 100 polled completions of" in result.text()
     line = "completed  50 of 50 send requests, 0 outstanding; 50 of 50 posted receives; 0 errors"
     assert line in result.text()
     assert result.ledger["stages"]["one_sided"]["owners"]["not_one_sided"] == 100

@@ -12,6 +12,8 @@ import pytest
 
 from sigmatrace import argv, config
 from sigmatrace.capture import options
+from sigmatrace.schema import INDEX_TABLES, STAGE_TABLES
+from sigmatrace.schema_gpu import GPU_INDEX_TABLES, GPU_STAGE_TABLES
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -19,6 +21,7 @@ PAGES = sorted(
 )
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`|^ {4,}(.+)$", re.MULTILINE)
+EXPLAINED = re.compile(r"^\| `(\w+)` \| [^|\n]+ \|\n\|---\|---\|\n((?:\|.+\n)+)", re.MULTILINE)
 OWN = {"burst"}  # the stage of examples/custom_stage, which tests of its own run
 
 
@@ -66,6 +69,23 @@ def test_every_page_can_be_reached_from_the_readme():
         links = (link.partition("#")[0] for link in LINK.findall(page.read_text()))
         waiting += [page.parent / link for link in links if link and "://" not in link]
     assert set(PAGES) == seen
+
+
+def column_tables() -> dict[str, list[str]]:
+    """Columns by table, of which a page explains each: the head of the page's table names it."""
+    found = {}
+    for page in PAGES:
+        for table, rows in EXPLAINED.findall(page.read_text()):
+            cells = (row.split("|")[1] for row in rows.splitlines())
+            found[table] = [word for cell in cells for word in re.findall(r"`(\w+)`", cell)]
+    return found
+
+
+def test_columns_are_explained_as_they_are():
+    explained, known = column_tables(), {**INDEX_TABLES, **STAGE_TABLES}
+    assert {*GPU_INDEX_TABLES, *GPU_STAGE_TABLES, "queues"} <= set(explained)
+    for table, columns in explained.items():
+        assert sorted(columns) == sorted(known[table]), table
 
 
 @pytest.mark.parametrize(("page", "words"), commands("sigmatrace-pipeline"))

@@ -146,8 +146,8 @@ def perfetto(**changed):
         "flows_backwards": 1, "mark_records": 17, "regions_closed": 3, "regions_open": 2,
         "regions_stray_ends": 1, "mark_instants": 1, "mark_counters": 4, "mark_unknown": 3,
         "traffic_counters": 9, "object_counters": 0, "counters": 13, "request_records": 0,
-        "cqe_records": 0, "doorbell_records": 0, "kernel_records": 0, "qp_operations": 3,
-        "one_sided_arrivals": 1, **changed,
+        "cqe_records": 0, "doorbell_records": 0, "kernel_records": 0, "qp_operations": 1,
+        "doorbells_twice": 1, "kernels_absent": 1, "one_sided_arrivals": 1, **changed,
     }  # fmt: skip
 
 
@@ -162,7 +162,9 @@ def perfetto(**changed):
         ({"mark_unknown": 2}, "marks = 2 closed", 17, 16),
         ({"counters": 12}, "counters = ", 12, 13),
         ({"object_counters": 5}, "counters = ", 13, 18),
-        ({"qp_operations": 5}, "slices + instants", 26, 28),
+        ({"qp_operations": 3}, "slices + instants", 26, 28),
+        ({"doorbells_twice": 3}, "slices + instants", 26, 28),
+        ({"kernels_absent": 0}, "slices + instants", 26, 25),
         ({"one_sided_arrivals": 2}, "matched + one-sided arrivals = flows", 6, 5),
         ({"flows": 5}, "matched + one-sided arrivals = flows", 5, 6),
     ],

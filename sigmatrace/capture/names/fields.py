@@ -31,3 +31,8 @@ def binary(fields: Fields, key: str) -> bytes:
 def of_type(objects: Objects, kind: str) -> Objects:
     """Return the objects of one type, by id."""
     return {key: fields for key, fields in objects.items() if fields.get("type") == kind}
+
+
+def lifetime(fields: Fields) -> tuple[int, int]:
+    """Return when an object was made and when it was closed, in ticks of the TSC; 0: never."""
+    return integer(fields, "t_tsc", 64), integer(fields, "closed_tsc", 64)

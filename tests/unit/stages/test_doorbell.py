@@ -14,7 +14,7 @@ from sigmatrace.stages.wqe import Wqe
 from sigmatrace.trace_format import Dir, DoorbellFlag, Kind, Layer, Op, WqeKind
 from tests.factories import make_partition, make_run
 
-QP, QPN = 7, 0x55
+QP, QPN, GPU = 7, 0x55, 3
 SIZE = 4096
 
 
@@ -42,12 +42,12 @@ def ring(index: int, slots: int, **more):
     return {**row, "slots": slots, "delay_ns": 10 + slots, **more}
 
 
-def the_run(mode: str = "full", end: str = "exit", **told):
+def the_run(mode: str = "full", end: str = "exit", **totals):
     return make_run(
         processes=[{"mode": mode, "end": end}],
         channels=[{"object": QP, "layer": Layer.MLX5DV, "kind": Kind.RMA, "dir": Dir.OUT}],
         endpoints=[{"object": QP, "layer": Layer.MLX5DV, "qpn": QPN}],
-        gpu_queues=[{"object": QP, "told": bool(told), **told}],
+        gpu_queues=[{"object": QP, "gpu": GPU, "has_totals": bool(totals), **totals}],
     )
 
 
@@ -94,17 +94,28 @@ def test_all_is_compared_across_partitions():
     assert (account["queue_pairs_compared"], account["queue_pairs_not_compared"]) == (1, 0)
     [row] = stage.results(resolved)["doorbells_by_qp"].to_pylist()
     assert row == {
-        **{"proc": 0, "object": QP, "doorbells": 2, "again": 1, "synthesized": 1, "late": 0},
+        **{
+            "proc": 0,
+            "object": QP,
+            "qpn": QPN,
+            "peer_proc": -1,
+            "gpu": GPU,
+            "doorbells": 2,
+            "again": 1,
+            "synthesized": 1,
+            "late": 0,
+        },
         **{"slots": 6, "not_read": 0, "read": 6, "invalid": 0, "wqes": 6, "wqe_bytes": 6 * SIZE},
         **{"operations": 6, "size_bytes": 6 * SIZE, "slots_max": 4},
         **{"delay_total_ns": 12 + 10 + 14, "delay_min_ns": 10, "delay_max_ns": 14},
     }
     assert [tuple(r.values()) for r in stage.results(resolved)["doorbell_batches"].to_pylist()] == [
-        (0, QP, 1, 1),
-        (0, QP, 2, 1),
+        (0, QP, QPN, -1, GPU, 1, 1),
+        (0, QP, QPN, -1, GPU, 2, 1),
     ]
     assert stage.lines(resolved, the_run()) == [
-        "doorbells  2, 6 slots, 3.0 each; 6 work requests in 6 slots read",
+        "doorbells  2 seen (stores between two looks are merged), 6 slots announced",
+        "           6 work requests in 6 recorded slots",
         "           1 doorbell made from a doorbell record",
     ]
 
@@ -133,18 +144,30 @@ def test_another_kind_than_recorded_is_an_equation_that_does_not_hold():
         assert (equation["left"], equation["right"]) == (len(rows), right)
 
 
-def test_slots_that_queue_pairs_told_of_are_an_equation_where_all_did():
-    told = {"slots": 9, "uncopied_slots": 4}
+def test_slots_that_queue_pairs_counted_are_an_equation_where_all_did():
+    totals = {"slots": 9, "uncopied_slots": 4}
     part = [ring(9, 9)], [slot(k) for k in range(5)], [operation(k) for k in range(5)]
-    name = "slots that queue pairs told of = recorded + lost + uncopied"
-    _, resolved, account, _ = judged(the_run(**told), part)
+    name = "slots that queue pairs counted = recorded + lost + uncopied"
+    _, resolved, account, _ = judged(the_run(**totals), part)
     [equation] = [one for one in account["balance"] if one["name"] == name]
     assert (equation["left"], equation["right"][-1]) == (9, 4)
-    for run in (the_run(), the_run(end="", **told), the_run(mode="simple", **told)):
+    for run in (the_run(), the_run(end="", **totals), the_run(mode="simple", **totals)):
         _, _, account, _ = judged(run, part)
         assert name not in [one["name"] for one in account["balance"]]
-    stage, resolved, _, _ = judged(the_run(**told), part)
+    stage, resolved, _, _ = judged(the_run(**totals), part)
     assert "4 slots not in the trace" in " ".join(stage.lines(resolved, the_run()))
+
+
+def test_slots_that_nobody_kept_are_said_with_the_reason():
+    text = "doorbells  1 seen (stores between two looks are merged), 4 slots announced"
+    simple, full = the_run(mode="simple"), the_run()
+    stage, resolved, _, _ = judged(simple, ([ring(4, 4)], [], [operation(0)]))
+    assert stage.lines(resolved, simple) == [text, "           slots are kept in mode full alone"]
+    part = [ring(4, 4, flags=DoorbellFlag.NOT_READ)], [], []
+    stage, resolved, _, _ = judged(full, part)
+    first, why = stage.lines(resolved, full)
+    assert first == text
+    assert why.endswith("4 slots not read: SIGMATRACE_DOORBELL=off, or a ring that cannot be read")
 
 
 def test_doorbells_that_fit_no_queue_pair_or_index_are_counted():

@@ -5,7 +5,14 @@ import pytest
 from sigmatrace.schema import NO_GROUP, Fate
 from sigmatrace.stages.topology import Topology
 from sigmatrace.trace_format import ChannelFlag, Kind, Layer, Op
-from tests.factories import in_channel, make_partition, make_run, out_channel, ucp_endpoints
+from tests.factories import (
+    in_channel,
+    make_partition,
+    make_run,
+    out_channel,
+    queue_pair,
+    ucp_endpoints,
+)
 from tests.unit.stages.routes import fates, routes
 
 RDM = "ofi:tcp/rdm:10.0.0.{}:5000"
@@ -331,6 +338,30 @@ def test_empty_runs_and_lost_objects_do_not_crash():
     rows = routes(1, channels=[out_channel(0, 5), in_channel(0), in_channel(0, 5)])
     assert fates(rows) == [Fate.PEER_UNKNOWN] + [Fate.SOURCE_AMBIGUOUS] * 2
     assert rows[0]["src_name"] == rows[1]["dst_name"] == "unknown: object 1"
+
+
+def test_what_a_gpu_receives_is_not_visible_unless_an_arrival_is():
+    gpu = {"layer": Layer.MLX5DV, "type": "mlx5_qp"}
+    endpoints = [
+        *(queue_pair(0, k, f"aa:{k}", f"bb:{k}", **gpu) for k in (1, 2, 3, 4)),
+        *(queue_pair(1, k, f"bb:{k}", f"aa:{k}", **gpu) for k in (1, 2, 4)),
+        queue_pair(1, 3, "bb:3", "aa:3"),  # of libibverbs, whose arrivals are seen
+    ]
+    own = {"kind": Kind.MSG, "layer": Layer.MLX5DV}
+    data = {**own, "kind": Kind.RMA, "flags": ChannelFlag.HAS_DATA}
+    channels = [
+        {**own, **out_channel(0, 1), "object": 1},
+        {**own, **out_channel(0, 2), "object": 2},
+        {**own, **in_channel(1, 2), "object": 2},
+        {**own, **out_channel(0, 3), "object": 3},
+        {**own, **in_channel(1, 3), "object": 3, "layer": Layer.VERBS},
+        {**data, **out_channel(0, 4), "object": 4},
+        {**own, "kind": Kind.RMA, **out_channel(0, 1), "object": 1},
+    ]
+    found = fates(routes(2, endpoints=endpoints, channels=channels))
+    assert found[0] == found[5] == Fate.RECEIVER_NOT_VISIBLE
+    assert found[1] == found[2] == found[3] == Fate.MATCHABLE
+    assert found[6] == Fate.ONE_SIDED
 
 
 def test_apply_gathers_and_leaves_what_is_no_message():

@@ -122,23 +122,6 @@ def test_elements_of_a_dci_name_their_destinations() -> None:
     assert [row["av"] for row in found["endpoints"]] == [9]
 
 
-def test_totals_of_queue_pairs_at_their_end() -> None:
-    objects = {
-        9: {"type": "mlx5_qp", "doorbells": 3, "slots": 7, "invalid_slots": 1, "uncopied_slots": 2},
-        8: {"type": "mlx5_qp", "umem": 7},
-        7: {"type": "mlx5_umem", "gpu": 6},
-        6: {"type": "gpu", "ordinal": 1, "name": "H200"},
-    }
-    assert object_tables(objects, NONE, "h")["gpus"].to_pylist() == [
-        {"object": 6, "ordinal": 1, "name": "H200"}
-    ]
-    rows = object_tables(objects, NONE, "h")["gpu_queues"].to_pylist()
-    assert sorted(tuple(row.values()) for row in rows) == [
-        (8, 6, False, 0, 0, 0, 0),
-        (9, 0, True, 3, 7, 1, 2),
-    ]
-
-
 def test_sockets_of_rdma_cm_are_those_of_its_queue_pair() -> None:
     local = struct.pack("=H", 2) + struct.pack(">H", 4711) + bytes((10, 0, 0, 1)) + bytes(8)
     remote = struct.pack("=H", 2) + struct.pack(">H", 18515) + bytes((10, 0, 0, 2)) + bytes(8)
