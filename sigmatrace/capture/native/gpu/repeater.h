@@ -241,6 +241,9 @@ void st_sources_clear(void);
 
 /* Waits while *word is `seen`, at most until this TSC. */
 void st_monitor_wait(const volatile uint64_t *word, uint64_t seen, uint64_t until_tsc);
+/* What a CPU has whose CPUID says so. */
+enum st_monitor_way { ST_MONITOR_PAUSE, ST_MONITOR_UMWAIT, ST_MONITOR_MWAITX };
+enum st_monitor_way st_monitor_choose(uint32_t leaf_7_ecx, uint32_t leaf_80000001_ecx);
 /* Can the CPU wait for a store? */
 bool st_monitor_has(void);
 
