@@ -32,6 +32,11 @@ static bool enough;                                 /* of some ring */
 static uint64_t gathered_tsc;                       /* the first of them */
 static uint32_t part_round;
 
+static void beat(void)
+{
+    ST_STORE(&st_copier_beat.rounds, st_copier_beat.rounds + 1);
+}
+
 /* --- copying ----------------------------------------------------------------------------------------- */
 
 /* Copies the QP's part of this round, in at most two pieces. The program may have ended the QP
@@ -131,6 +136,7 @@ static void close_batch(void)
         start();
     for (uint32_t i = 0; i < job_count; i++) {
         st_source_wait(jobs[i].qp->ring);
+        beat(); /* it does not stand still any more */
         ST_STORE(&jobs[i].qp->copied, jobs[i].first + jobs[i].count);
     }
     for (uint32_t i = 0; i < job_count; i++)
@@ -234,7 +240,7 @@ void *st_copier_run(void *nothing)
     prctl(PR_SET_TIMERSLACK, 1ul);
     for (;;) {
         bool any = st_queue_take(&st_to_copier, &message);
-        ST_STORE(&st_copier_beat.rounds, st_copier_beat.rounds + 1);
+        beat();
         if (any) {
             take(&message);
             done++;

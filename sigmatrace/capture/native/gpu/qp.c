@@ -204,6 +204,8 @@ void st_gpu_qp_restart(const void *shadow, uint32_t qpn, uint32_t object,
     struct st_source *ring = qp->ring, *record = qp->record;
     new.object = object;
     end(qp, totals);
-    if (at && ST_LOAD(&at->state) == ST_ACTIVE)
+    if (!at || ST_LOAD(&at->state) != ST_ACTIVE)
+        at = st_register_of(shadow);
+    if (at)
         add(&new, at, ring, record);
 }

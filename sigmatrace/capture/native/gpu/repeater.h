@@ -76,6 +76,7 @@ struct st_gpu_qp {
     struct st_register *at ST_LINE; /* where it rings; NULL: that register has gone */
     uint32_t binding;               /* enum st_binding */
     uint64_t forwarded;             /* index */
+    uint64_t told;                  /* index that its doorbell record told */
     uint64_t value, t_tsc;          /* the last doorbell */
     uint64_t doorbells;
     bool synthesized; /* the last one was: the program's own may still come */

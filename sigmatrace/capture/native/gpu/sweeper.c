@@ -1,5 +1,6 @@
 /* The sweeper: takes a doorbell out of its shadow, stores it into the real register, tells the
- * copier. It is the only writer of real registers, and waits for nobody but, within limits, the copier. */
+ * copier. It is the only writer of real registers, and waits for nobody: a doorbell that has to wait
+ * for the copier is tried again in the next round. Only what ends is waited for, within limits. */
 #define _GNU_SOURCE
 #include <immintrin.h>
 #include <sched.h>
@@ -165,7 +166,7 @@ static void drain(struct st_register *at)
     }
 }
 
-/* A last look, or one before a doorbell is made. */
+/* A last look. */
 static void sweep_all(struct st_register *at)
 {
     drain(at);
@@ -182,7 +183,17 @@ static uint64_t doorbell_of(uint32_t qpn, uint16_t index)
            (uint64_t)__builtin_bswap32(qpn << 8) << 32;
 }
 
-/* The copier has read a doorbell record. */
+/* A doorbell of what the record told, unless its own has come. */
+static void synthesize(struct st_gpu_qp *qp)
+{
+    if (qp->told <= qp->forwarded)
+        return;
+    put(qp->at, 0, doorbell_of(qp->made.qpn, (uint16_t)qp->told), ST_DOORBELL_SYNTHESIZED);
+    pass(qp->at);
+}
+
+/* The copier has read a doorbell record. Where another doorbell waits, it will read it again, or this
+ * is the last of this QP. */
 static void answer(const struct st_message *message)
 {
     struct st_gpu_qp *qp = &st_gpu_qps[message->qp];
@@ -190,14 +201,14 @@ static void answer(const struct st_message *message)
     if (qp->life != message->life || (state != ST_ACTIVE && state != ST_ENDING) || !qp->at ||
         ST_LOAD(&qp->at->state) != ST_ACTIVE)
         return;
-    sweep_all(qp->at); /* its own doorbell may have come before the record was read */
+    bool waits = sweep(qp->at); /* its own may have come before the record was read */
     uint16_t ahead = (uint16_t)(message->index16 - (uint16_t)qp->forwarded);
     uint32_t most = qp->made.sq_slots ? qp->made.sq_slots : ST_RING_SLOTS_MAX;
     if (!ahead || ahead > most || !st_gpu_qp_shares(qp, qp->at))
         return;
-    put(qp->at, 0, doorbell_of(qp->made.qpn, (uint16_t)message->index16),
-        ST_DOORBELL_SYNTHESIZED);
-    pass(qp->at);
+    qp->told = qp->forwarded + ahead;
+    if (!waits)
+        synthesize(qp);
 }
 
 static void answer_all(void)
@@ -211,8 +222,11 @@ static void answer_all(void)
 static void part(struct st_gpu_qp *qp)
 {
     answer_all(); /* its record was read before it was to end */
-    if (qp->at)
+    if (qp->at) {
         sweep_all(qp->at);
+        synthesize(qp);
+        drain(qp->at);
+    }
     st_gpu_qp_hide(qp);
     for (uint32_t i = 0; i < active_count; i++)
         if (active[i]->recent == qp)
