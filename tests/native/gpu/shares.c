@@ -235,6 +235,31 @@ static void waits(void)
     finish(held);
 }
 
+/* An older doorbell comes to another register while a newer one waits. */
+static void older(void)
+{
+    make_gpu();
+    struct queue *q = make_queue_at(16, 0, register_of_page(0));
+    struct queue *other = make_queue_at(16, 0, register_of_page(1));
+    greedy = true;
+    cuda_closed = true;
+    post(q, 1, 0);
+    uint64_t value = doorbell(q, 0), index = q->posted;
+    while (q->posted <= 8)
+        post(q, 1, (uint32_t)q->posted);
+    uint32_t hurry = __atomic_load_n(&st_hurry, __ATOMIC_ACQUIRE);
+    ring_bell(q, 0);
+    while (__atomic_load_n(&st_hurry, __ATOMIC_ACQUIRE) == hurry)
+        sched_yield();
+    *other->shadow = value;
+    await(&qp_of(q)->forwarded, index);
+    go_on();
+    await(&qp_of(q)->forwarded, q->posted);
+    ring_at(other, other->shadow);
+    finish(q);
+    finish(other);
+}
+
 /* More doorbells than the copier can be told of. */
 static void untold(uint32_t count)
 {
@@ -296,6 +321,8 @@ bool shares_case(const char *name, uint32_t count)
         gap();
     else if (!strcmp(name, "waits"))
         waits();
+    else if (!strcmp(name, "older"))
+        older();
     else if (!strcmp(name, "untold"))
         untold(count);
     else if (!strcmp(name, "again"))

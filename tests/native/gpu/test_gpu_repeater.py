@@ -227,10 +227,17 @@ def test_a_doorbell_that_waits_delays_its_own_register_alone(repeat) -> None:
     assert not any(d["flags"] & WAITED for d in (*doorbells[same], *doorbells[other]))
 
 
+def test_an_older_doorbell_passes_one_that_waits(repeat) -> None:
+    run = repeat("older")
+    all_is_there(run)
+    passed, waited = run.doorbells()[min(run.by_pair())]
+    assert (passed["flags"], waited["flags"]) == (0, WAITED)
+
+
 def test_doorbells_of_which_the_copier_cannot_be_told_are_counted(repeat) -> None:
     run = repeat("untold", 17_000)
     same_operations(run)
-    held, q = sorted(run.totals)
+    _, q = sorted(run.totals)
     ((reason, count),) = run.lost().items()
     assert "could not be told" in reason and count > 0
     assert len(run.doorbells()[q]) + count == run.totals[q].doorbells == 17_000

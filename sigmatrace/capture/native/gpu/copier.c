@@ -167,11 +167,12 @@ static void add_job(struct st_gpu_qp *qp, uint64_t first, uint32_t count, uint64
     enough |= is_enough(qp);
 }
 
-/* Those that this doorbell announces and none before. */
+/* Those that this doorbell announces and none before. (One that waited on another register may have
+ * told of more than the one that passed it there.) */
 static void take_slots(struct st_gpu_qp *qp, const struct st_doorbell_record *doorbell)
 {
-    uint64_t count = doorbell->index - qp->taken;
-    qp->taken = doorbell->index;
+    uint64_t count = doorbell->index > qp->taken ? doorbell->index - qp->taken : 0;
+    qp->taken += count;
     if (!qp->ring) {
         ST_STORE(&qp->copied, qp->taken);
         return;
