@@ -11,6 +11,7 @@ from gpu_told import Run
 from native_run import NATIVE, compile_c, environment
 
 HERE = Path(__file__).parent
+OWN = ("wqe", "cuda", "program", "ends", "shares")
 # Of the shim, all but what looks into libmlx5 and CUDA.
 PARTS = (
     *("wqe", "wqe_record", "monitor", "source", "repeater", "register"),
@@ -21,7 +22,7 @@ PARTS = (
 @pytest.fixture(scope="session")
 def repeat_driver(native_lib: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The compiled repeat_driver.c with the repeater in it."""
-    own = [str(HERE / f"{name}.c") for name in ("wqe", "cuda", "program", "ends")]
+    own = [str(HERE / f"{name}.c") for name in OWN]
     parts = [str(NATIVE / "gpu" / f"{name}.c") for name in PARTS]
     link = [f"-L{native_lib}", "-lsigmatrace_core", f"-Wl,-rpath,{native_lib}"]
     target = tmp_path_factory.mktemp("repeat") / "repeat_driver"

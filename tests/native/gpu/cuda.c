@@ -8,7 +8,8 @@
 
 uint64_t cuda_from, cuda_to;
 bool cuda_closed;
-uint32_t cuda_rounds;
+uint32_t cuda_rounds, cuda_copies;
+uint64_t cuda_gap;
 
 static struct {
     uint8_t *to;
@@ -52,6 +53,9 @@ bool st_cuda_copy_start(const struct st_cuda_copy *copy, uint64_t at, uint64_t f
 {
     if (!entered || at + size > copy->size_bytes || from < cuda_from || from + size > cuda_to)
         fail("a copy beyond its buffer or its memory");
+    if (from <= cuda_gap && cuda_gap < from + size)
+        return false;
+    __atomic_add_fetch(&cuda_copies, 1, __ATOMIC_SEQ_CST);
     if (count == sizeof(started) / sizeof(started[0]))
         fail("too many copies at once");
     started[count].to = copy->buffer + at;

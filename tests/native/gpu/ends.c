@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 
@@ -11,7 +12,7 @@
 #define LATE_US 300000u
 
 /* The queue pair goes while the copier stands still, and so does its memory. */
-void leave(void)
+static void leave(void)
 {
     make_gpu();
     struct queue *held = make_queue(16, 0, true);
@@ -34,7 +35,7 @@ void leave(void)
 }
 
 /* The queue pair goes while its slots are being copied. */
-void cut(void)
+static void cut(void)
 {
     make_gpu();
     struct queue *q = make_queue(64, 0, true);
@@ -50,7 +51,7 @@ void cut(void)
 }
 
 /* The queue pair goes while the sweeper waits for the copier, on account of another one. */
-void late(void)
+static void late(void)
 {
     make_gpu();
     struct queue *held = make_queue(16, 0, true);
@@ -76,7 +77,7 @@ void late(void)
 }
 
 /* The only doorbell never shows, and the queue pair goes at once. */
-void unseen(void)
+static void unseen(void)
 {
     struct queue *a = make_queue(64, 0, true), *b = make_queue(64, 0, false);
     struct st_gpu_qp_totals totals;
@@ -84,8 +85,7 @@ void unseen(void)
         post(a, 1, n);
     write_record(a);
     st_gpu_qp_remove((void *)a->shadow, a->qpn, &totals);
-    printf("totals %u %lu %lu %lu %lu\n", a->object, totals.doorbells, totals.slots,
-           totals.invalid_slots, totals.uncopied_slots);
+    print_totals(a, &totals);
     await(&a->consumed, a->posted);
     post(b, 1, 5);
     ring_bell(b, 0);
@@ -93,7 +93,7 @@ void unseen(void)
 }
 
 /* Each life rings the same value as the one before. */
-void lives(uint32_t count)
+static void lives(uint32_t count)
 {
     struct queue *q = make_queue(64, 0, true);
     for (uint32_t n = 0; n < count; n++) {
@@ -104,8 +104,7 @@ void lives(uint32_t count)
         await(&q->consumed, q->posted);
         await(&qp_of(q)->copied, q->posted);
         st_gpu_qp_restart((void *)q->shadow, q->qpn, next, &totals);
-        printf("totals %u %lu %lu %lu %lu\n", q->object, totals.doorbells, totals.slots,
-               totals.invalid_slots, totals.uncopied_slots);
+        print_totals(q, &totals);
         q->object = next;
         q->posted = q->consumed = 0;
     }
@@ -117,7 +116,7 @@ static void said_at_exit(void)
     printf("ended 0\n");
 }
 
-void exits(void)
+static void exits(void)
 {
     struct queue *q = make_queue(64, 0, true);
     for (uint32_t n = 0; n < 10; n++)
@@ -125,4 +124,53 @@ void exits(void)
     ring_bell(q, 0);
     atexit(said_at_exit);
     pthread_exit(NULL);
+}
+
+/* `count` queue pairs of one register go while the copier stands still. */
+static void stands(uint32_t count)
+{
+    struct timespec begin, end;
+    make_gpu();
+    struct queue *held = make_queue(16, 0, true);
+    gpu_ring = NULL;
+    for (uint32_t n = 1; n <= count; n++)
+        make_queue_at(16, 0, n == 1 ? held->real + 512 : queues[1].real);
+    cuda_closed = true;
+    post(held, 1, 1);
+    ring_bell(held, 0);
+    await(&qp_of(held)->started, 1);
+    for (uint32_t n = 1; n <= count; n++) {
+        post(&queues[n], 1, n);
+        ring_bell(&queues[n], 0);
+        await(&qp_of(&queues[n])->forwarded, 1);
+    }
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    for (uint32_t n = 1; n <= count; n++)
+        finish(&queues[n]);
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    printf("ended %ld\n", (end.tv_sec - begin.tv_sec) * 1000 +
+                              (end.tv_nsec - begin.tv_nsec) / 1000000);
+    __atomic_store_n(&cuda_closed, false, __ATOMIC_RELEASE);
+    finish(held);
+}
+
+bool ends_case(const char *name, uint32_t count)
+{
+    if (!strcmp(name, "leave"))
+        leave();
+    else if (!strcmp(name, "cut"))
+        cut();
+    else if (!strcmp(name, "late"))
+        late();
+    else if (!strcmp(name, "unseen"))
+        unseen();
+    else if (!strcmp(name, "lives"))
+        lives(count);
+    else if (!strcmp(name, "stands"))
+        stands(count);
+    else if (!strcmp(name, "exits"))
+        exits();
+    else
+        return false;
+    return true;
 }

@@ -11,11 +11,15 @@
 
 #include "repeat.h"
 
+#define RECORD_BYTES 64 /* from one to the next */
 
 struct queue queues[QUEUES];
 uint32_t queue_count;
 uint8_t *reals, *gpu_ring;
 bool greedy;
+uint16_t left_over;
+
+static uint64_t gpu_used;
 
 _Noreturn void fail(const char *what)
 {
@@ -100,17 +104,33 @@ void make_gpu(void)
     cuda_to = cuda_from + GPU_BYTES;
 }
 
-struct queue *make_queue(uint32_t slots, int vector, bool own)
+static void make_memory(struct queue *q)
+{
+    if (!gpu_ring) {
+        q->ring = memory(q->slots * 64u);
+        q->record = memory(PAGE);
+        return;
+    }
+    q->ring = gpu_ring + gpu_used;
+    q->record = (void *)(cuda_to - PAGE + queue_count * RECORD_BYTES);
+    gpu_used += q->slots * 64u;
+    if (gpu_used > GPU_BYTES - PAGE || queue_count >= PAGE / RECORD_BYTES)
+        fail("the GPU's memory is full");
+}
+
+struct queue *make_queue_at(uint32_t slots, int vector, volatile uint64_t *real)
 {
     struct queue *q = &queues[queue_count];
     *q = (struct queue){.slots = slots,
                         .vector = vector,
                         .qpn = 0x4000 + queue_count,
                         .object = st_object_id(),
-                        .ring = gpu_ring ? gpu_ring : memory(slots * 64u),
-                        .record = gpu_ring ? (void *)(cuda_to - PAGE) : memory(PAGE)};
-    q->real = own ? (void *)(reals + queue_count * PAGE + 0x800) : queues[0].real;
-    q->shadow = own ? st_register_add((void *)q->real, 7) : st_register_shadow((void *)q->real);
+                        .real = real};
+    make_memory(q);
+    q->record[1] = __builtin_bswap32(left_over);
+    q->shadow = st_register_shadow((void *)real);
+    if (!q->shadow)
+        q->shadow = st_register_add((void *)real, 7);
     if (!q->shadow || st_register_real((void *)q->shadow) != q->real)
         fail("no shadow");
     if (((uintptr_t)q->shadow ^ (uintptr_t)q->real) & (PAGE - 1))
@@ -127,6 +147,12 @@ struct queue *make_queue(uint32_t slots, int vector, bool own)
         fail("the queue pair was not taken");
     __atomic_store_n(&queue_count, queue_count + 1, __ATOMIC_RELEASE);
     return q;
+}
+
+struct queue *make_queue(uint32_t slots, int vector, bool own)
+{
+    return make_queue_at(slots, vector,
+                         own ? (void *)(reals + queue_count * PAGE + 0x800) : queues[0].real);
 }
 
 uint32_t room(const struct queue *q)
@@ -187,12 +213,17 @@ const struct st_gpu_qp *qp_of(const struct queue *q)
     fail("a queue pair that is not there");
 }
 
+void print_totals(const struct queue *q, const struct st_gpu_qp_totals *totals)
+{
+    printf("totals %u %lu %lu %lu %lu\n", q->object, totals->doorbells, totals->slots,
+           totals->invalid_slots, totals->uncopied_slots);
+}
+
 void finish(struct queue *q)
 {
     struct st_gpu_qp_totals totals;
     if (!cuda_closed)
         await(&qp_of(q)->copied, q->posted);
     st_gpu_qp_remove((void *)q->shadow, q->qpn, &totals);
-    printf("totals %u %lu %lu %lu %lu\n", q->object, totals.doorbells, totals.slots,
-           totals.invalid_slots, totals.uncopied_slots);
+    print_totals(q, &totals);
 }

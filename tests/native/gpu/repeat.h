@@ -24,6 +24,8 @@ extern const uint32_t wqe_kinds;
 extern uint64_t cuda_from, cuda_to; /* this memory is "the GPU's" */
 extern bool cuda_closed;            /* copies do not end */
 extern uint32_t cuda_rounds;        /* how often copies were waited for */
+extern uint32_t cuda_copies;
+extern uint64_t cuda_gap;           /* an address that is of no allocation */
 
 /* program.c */
 #define QUEUES 1024
@@ -41,7 +43,7 @@ extern struct queue queues[QUEUES];
 extern uint32_t queue_count;
 extern uint8_t *reals;    /* registers of the NIC: a page for each */
 extern uint8_t *gpu_ring; /* where the next ring is to be, if not in the host's memory;
-                          its doorbell record is on the last page */
+                          its doorbell record is on the last page of this */
 /* A program that has at most half of its ring outstanding overwrites nothing that is not copied:
  * the sweeper sees to that. One that uses all of it may. */
 extern bool greedy;
@@ -54,6 +56,10 @@ void await(const uint64_t *counter, uint64_t least);
 void make_gpu(void);
 /* `own`: a register of its own, else that of the first one. */
 struct queue *make_queue(uint32_t slots, int vector, bool own);
+/* With this register. */
+struct queue *make_queue_at(uint32_t slots, int vector, volatile uint64_t *real);
+extern uint16_t left_over; /* what the doorbell record of the next one says */
+void print_totals(const struct queue *q, const struct st_gpu_qp_totals *totals);
 void post(struct queue *q, uint32_t kind, uint32_t number);
 void write_record(struct queue *q);
 /* The next free index; or (dialect 1) the first eight bytes of the last WQE. */
@@ -63,13 +69,9 @@ void ring_bell(struct queue *q, int dialect);
 const struct st_gpu_qp *qp_of(const struct queue *q);
 void finish(struct queue *q);
 
-/* ends.c: cases of lives that end. */
-void leave(void);
-void cut(void);
-void late(void);
-void unseen(void);
-void lives(uint32_t count);
-void exits(void);
+/* Cases that the others' files know: false, if this one does not. */
+bool ends_case(const char *name, uint32_t count);   /* of lives that end */
+bool shares_case(const char *name, uint32_t count); /* of registers that are shared */
 
 _Noreturn void fail(const char *what);
 

@@ -16,7 +16,8 @@
 #define NAP_US 40u
 #define LAST_US 1000000u /* between two looks for threads of the program */
 
-uint64_t st_copier_beat, st_copier_done;
+struct st_beat st_copier_beat;
+uint64_t st_copier_done;
 
 /* The slots of one doorbell. */
 struct job {
@@ -30,6 +31,11 @@ static uint32_t job_count, started_count, gathered; /* gathered: slots */
 static bool enough;                                 /* of some ring */
 static uint64_t gathered_tsc;                       /* the first of them */
 static uint32_t part_round;
+
+static void beat(void)
+{
+    ST_STORE(&st_copier_beat.rounds, st_copier_beat.rounds + 1);
+}
 
 /* --- copying ----------------------------------------------------------------------------------------- */
 
@@ -130,6 +136,7 @@ static void close_batch(void)
         start();
     for (uint32_t i = 0; i < job_count; i++) {
         st_source_wait(jobs[i].qp->ring);
+        beat(); /* it does not stand still any more */
         ST_STORE(&jobs[i].qp->copied, jobs[i].first + jobs[i].count);
     }
     for (uint32_t i = 0; i < job_count; i++)
@@ -160,10 +167,12 @@ static void add_job(struct st_gpu_qp *qp, uint64_t first, uint32_t count, uint64
     enough |= is_enough(qp);
 }
 
-static void take_slots(struct st_gpu_qp *qp, const struct st_message *message)
+/* Those that this doorbell announces and none before. (One that waited on another register may have
+ * told of more than the one that passed it there.) */
+static void take_slots(struct st_gpu_qp *qp, const struct st_doorbell_record *doorbell)
 {
-    uint64_t count = message->index - qp->taken;
-    qp->taken = message->index;
+    uint64_t count = doorbell->index > qp->taken ? doorbell->index - qp->taken : 0;
+    qp->taken += count;
     if (!qp->ring) {
         ST_STORE(&qp->copied, qp->taken);
         return;
@@ -173,19 +182,27 @@ static void take_slots(struct st_gpu_qp *qp, const struct st_message *message)
         count = qp->made.sq_slots;
     }
     if (count)
-        add_job(qp, qp->taken - count, (uint32_t)count, message->t_tsc);
+        add_job(qp, qp->taken - count, (uint32_t)count, doorbell->t_tsc);
+}
+
+static void end(struct st_gpu_qp *qp)
+{
+    close_batch();
+    if (!st_swap_state(&qp->state, ST_ENDING, ST_ENDED) &&
+        !st_swap_state(&qp->state, ST_ABANDONED, ST_ENDED))
+        ST_STORE(&qp->state, ST_FREE);
 }
 
 static void take(const struct st_message *message)
 {
     struct st_gpu_qp *qp = &st_gpu_qps[message->qp];
-    take_slots(qp, message);
-    if (message->kind == ST_RUNG)
-        return;
-    close_batch();
-    if (!st_swap_state(&qp->state, ST_ENDING, ST_ENDED) &&
-        !st_swap_state(&qp->state, ST_ABANDONED, ST_ENDED))
-        ST_STORE(&qp->state, ST_FREE);
+    bool forwarded = message->kind == ST_RUNG || message->kind == ST_STRANGER;
+    if (forwarded && st_mode() >= ST_MODE_SIMPLE)
+        st_doorbell(&message->doorbell);
+    if (message->kind != ST_STRANGER)
+        take_slots(qp, &message->doorbell);
+    if (message->kind == ST_LEFT)
+        end(qp);
 }
 
 /* --- the thread ----------------------------------------------------------------------------------------- */
@@ -224,7 +241,7 @@ void *st_copier_run(void *nothing)
     prctl(PR_SET_TIMERSLACK, 1ul);
     for (;;) {
         bool any = st_queue_take(&st_to_copier, &message);
-        ST_STORE(&st_copier_beat, st_copier_beat + 1);
+        beat();
         if (any) {
             take(&message);
             done++;

@@ -1,7 +1,7 @@
 /* The copier's reading of doorbell records, the index that a queue pair last announced in memory.
- * Those of registers with several queue pairs are read after each of their doorbells and once a
- * millisecond, because a value may have been overwritten before the sweeper saw it; and before one
- * of them goes. */
+ * Those of queue pairs whose doorbells others can overwrite before the sweeper sees them are read
+ * after each doorbell there, once a millisecond, and before one of them goes; and that of each new
+ * queue pair once, as what it says before anything was rung is of an earlier life. */
 #include <string.h>
 
 #include "repeater.h"
@@ -13,49 +13,108 @@ uint64_t st_records_rounds;
 
 static uint64_t tick_tsc;
 
-static uint64_t place_of(const struct st_gpu_qp *qp)
+/* --- reading ------------------------------------------------------------------------------------- */
+
+/* From the first's record to the last's, on one page, as on the page. Whole words of eight bytes,
+ * which the kernel does not read byte by byte. */
+static bool copy(const struct st_gpu_qp *first, const struct st_gpu_qp *last, uint64_t page_at)
 {
-    return ST_SOURCE_SLOT_BYTES + 4ull * (uint64_t)(qp - st_gpu_qps);
+    uint64_t from = first->made.dbrec & ~7ull, to = (last->made.dbrec | 7) + 1;
+    return st_source_start(first->record, page_at + (from & ST_PAGE_MASK), from, to - from);
 }
 
-static bool start(struct st_gpu_qp *qp)
+static bool hold(struct st_gpu_qp *qp)
 {
     __atomic_store_n(&qp->reading, 1, __ATOMIC_SEQ_CST);
-    bool done = __atomic_load_n(&qp->state, __ATOMIC_SEQ_CST) == ST_ACTIVE &&
-                st_source_start(qp->record, place_of(qp), qp->made.dbrec, 4);
-    __atomic_store_n(&qp->reading, 0, __ATOMIC_SEQ_CST);
-    return done;
+    return __atomic_load_n(&qp->state, __ATOMIC_SEQ_CST) == ST_ACTIVE;
+}
+
+/* Records on one page: a copy costs the same for one as for all. Where it fails, they may be of
+ * several allocations: one by one. */
+static void start(struct st_gpu_qp *const *qps, uint32_t count, uint64_t page_at)
+{
+    const struct st_gpu_qp *first = NULL, *last = NULL;
+    for (uint32_t i = 0; i < count; i++) {
+        struct st_gpu_qp *qp = qps[i];
+        qp->record_at = UINT64_MAX;
+        if (!hold(qp))
+            continue;
+        qp->record_at = page_at + (qp->made.dbrec & ST_PAGE_MASK);
+        first = first && first->record_at <= qp->record_at ? first : qp;
+        last = last && last->record_at >= qp->record_at ? last : qp;
+    }
+    bool done = first && copy(first, last, page_at);
+    for (uint32_t i = 0; i < count; i++) {
+        struct st_gpu_qp *qp = qps[i];
+        if (!done && qp->record_at != UINT64_MAX && (first == last || !copy(qp, qp, page_at)))
+            qp->record_at = UINT64_MAX;
+        __atomic_store_n(&qp->reading, 0, __ATOMIC_SEQ_CST);
+    }
 }
 
 /* Tells the sweeper what the record says; what it has no room for is read once more. */
 static void tell(struct st_gpu_qp *qp)
 {
     uint32_t value;
-    memcpy(&value, st_source_data(qp->record, place_of(qp)), sizeof(value));
+    memcpy(&value, st_source_data(qp->record, qp->record_at), sizeof(value));
     uint16_t index = (uint16_t)__builtin_bswap32(value);
-    if (index != (uint16_t)qp->taken)
+    if (!qp->looked)
+        qp->left_over = index;
+    else if (index != qp->left_over)
+        qp->left_over = 0; /* the program has written to it */
+    ST_STORE(&qp->looked, 1);
+    if (index != (uint16_t)qp->taken && (qp->taken || index != qp->left_over))
         st_queue_put(&st_to_sweeper, &(struct st_message){.qp = (uint32_t)(qp - st_gpu_qps),
                                                           .life = qp->life,
                                                           .kind = ST_RECORD,
                                                           .index16 = index});
 }
 
-/* Of all queue pairs whose register is another one's, too. */
-static void read_shared(void)
+static void tell_all(struct st_gpu_qp *const *qps, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (qps[i]->record_at != UINT64_MAX && st_source_wait(qps[i]->record))
+            tell(qps[i]);
+    if (count)
+        st_sources_clear();
+}
+
+/* --- which ----------------------------------------------------------------------------------------- */
+
+static bool same_page(const struct st_gpu_qp *a, const struct st_gpu_qp *b)
+{
+    return a->record == b->record && (a->made.dbrec ^ b->made.dbrec) <= ST_PAGE_MASK;
+}
+
+/* Queue pairs that were made one after the other often have their records side by side. */
+static void read_listed(struct st_gpu_qp *const *list, uint32_t listed)
+{
+    uint32_t told = 0, pages = 0;
+    for (uint32_t i = 0, end; i < listed; i = end) {
+        if (pages == ST_SOURCE_RECORD_PAGES) {
+            tell_all(list + told, i - told);
+            told = i;
+            pages = 0;
+        }
+        for (end = i + 1; end < listed && same_page(list[i], list[end]);)
+            end++;
+        start(list + i, end - i,
+              ST_SOURCE_SLOT_BYTES + (uint64_t)pages++ * (ST_PAGE_MASK + 1));
+    }
+    tell_all(list + told, listed - told);
+}
+
+static void read_all(void)
 {
     static struct st_gpu_qp *list[ST_GPU_QPS];
     uint32_t listed = 0;
     for (uint32_t i = 0; i < ST_LOAD(&st_gpu_qps_used); i++) {
         struct st_gpu_qp *qp = &st_gpu_qps[i];
         struct st_register *at = ST_LOAD(&qp->state) == ST_ACTIVE ? ST_LOAD(&qp->at) : NULL;
-        if (at && qp->record && ST_LOAD(&at->qps) > 1 && start(qp))
+        if (at && qp->record && (!qp->looked || st_gpu_qp_shares(qp, at)))
             list[listed++] = qp;
     }
-    for (uint32_t i = 0; i < listed; i++)
-        if (st_source_wait(list[i]->record))
-            tell(list[i]);
-    if (listed)
-        st_sources_clear();
+    read_listed(list, listed);
 }
 
 bool st_records_due(void)
@@ -67,6 +126,6 @@ void st_records_look(void)
 {
     tick_tsc = st_now();
     __atomic_exchange_n(&st_changed, 0, __ATOMIC_SEQ_CST);
-    read_shared();
+    read_all();
     ST_STORE(&st_records_rounds, st_records_rounds + 1);
 }

@@ -149,7 +149,8 @@ struct st_gpu_qp_new {
     uint8_t prefix[8];         /* the port's subnet, with LIDs; zeros: not known */
 };
 /* From now on doorbells with this number, on this register or another one of its page, are this
- * queue pair's. (Two NICs may have given the same number.) */
+ * queue pair's. (Two NICs may have given the same number.) Returns when its doorbell record was read
+ * once, or after 200 ms: to be called before it can ring. */
 bool st_gpu_qp_add(const struct st_gpu_qp_new *new);
 /* A new life of the same queue pair (reset, connected again): indices begin at 0 again. The
  * outstanding is copied first, as by st_gpu_qp_remove. */

@@ -12,16 +12,25 @@
 #define WITH_TIMER 2u       /* MWAITX */
 #define NO_SLEEP 0xf0u      /* MWAITX: no C-state */
 
-static enum { UNKNOWN, PAUSE, UMWAIT, MWAITX } way;
+static bool chosen;
+static enum st_monitor_way way;
+
+enum st_monitor_way st_monitor_choose(uint32_t leaf_7_ecx, uint32_t leaf_80000001_ecx)
+{
+    if (leaf_7_ecx & WAITPKG)
+        return ST_MONITOR_UMWAIT;
+    return leaf_80000001_ecx & MONITORX ? ST_MONITOR_MWAITX : ST_MONITOR_PAUSE;
+}
 
 static void choose(void)
 {
-    uint32_t a, b, c, d;
-    way = PAUSE;
-    if (__get_cpuid_count(7, 0, &a, &b, &c, &d) && c & WAITPKG)
-        way = UMWAIT;
-    else if (__get_cpuid(0x80000001, &a, &b, &c, &d) && c & MONITORX)
-        way = MWAITX;
+    uint32_t a, b, c, d, leaf_7 = 0, leaf_80000001 = 0;
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d))
+        leaf_7 = c;
+    if (__get_cpuid(0x80000001, &a, &b, &c, &d))
+        leaf_80000001 = c;
+    way = st_monitor_choose(leaf_7, leaf_80000001);
+    chosen = true;
 }
 
 /* The word is read again after the monitor is armed: a store in between would wake nobody. */
@@ -44,16 +53,16 @@ __attribute__((target("mwaitx"))) static void by_mwaitx(const volatile uint64_t 
 
 bool st_monitor_has(void)
 {
-    if (way == UNKNOWN)
+    if (!chosen)
         choose();
-    return way != PAUSE;
+    return way != ST_MONITOR_PAUSE;
 }
 
 void st_monitor_wait(const volatile uint64_t *word, uint64_t seen, uint64_t until_tsc)
 {
     if (!st_monitor_has())
         _mm_pause();
-    else if (way == UMWAIT)
+    else if (way == ST_MONITOR_UMWAIT)
         by_umwait(word, seen, until_tsc);
     else
         by_mwaitx(word, seen, until_tsc);

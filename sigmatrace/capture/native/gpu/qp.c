@@ -32,22 +32,6 @@ void st_gpu_qp_hide(struct st_gpu_qp *qp)
     st_handle_remove(&by_number, qp->name, qp);
 }
 
-static struct st_gpu_qp *claim(void)
-{
-    for (uint32_t i = 0; i < ST_GPU_QPS; i++) {
-        uint32_t at = ST_ADD(&turn, 1) % ST_GPU_QPS;
-        if (!st_swap_state(&st_gpu_qps[at].state, ST_FREE, ST_MAKING))
-            continue;
-        uint32_t used = ST_LOAD(&st_gpu_qps_used);
-        while (used < at + 1 &&
-               !__atomic_compare_exchange_n(&st_gpu_qps_used, &used, at + 1, false,
-                                            __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
-            ;
-        return &st_gpu_qps[at];
-    }
-    return NULL;
-}
-
 /* What a former queue pair left is forgotten; its life ends with a new number. */
 static void begin(struct st_gpu_qp *qp, const struct st_gpu_qp_new *new, struct st_register *at,
                   struct st_source *ring, struct st_source *record)
@@ -59,27 +43,45 @@ static void begin(struct st_gpu_qp *qp, const struct st_gpu_qp_new *new, struct 
     qp->stream = (struct st_gpu_stream){new->object, new->qpn, new->has_av, {0}};
     memcpy(qp->stream.prefix, new->prefix, sizeof(new->prefix));
     qp->at = at;
+    qp->page = at->of;
     qp->name = name_of(at->real, new->qpn);
     qp->ring = ring;
     qp->record = record;
 }
 
+/* What its record says before anything was rung is of an earlier life, and no doorbell. */
+static bool is_looked_at(const void *qp)
+{
+    if (ST_LOAD(&((const struct st_gpu_qp *)qp)->looked))
+        return true;
+    ST_STORE(&st_changed, 1);
+    return false;
+}
+
 static bool add(const struct st_gpu_qp_new *new, struct st_register *at, struct st_source *ring,
                 struct st_source *record)
 {
-    struct st_gpu_qp *qp = claim();
+    struct st_gpu_qp *qp =
+        st_state_claim(st_gpu_qps, ST_GPU_QPS, sizeof(*qp), &st_gpu_qps_used, &turn);
     if (!qp) {
         st_lost("gpu: queue pair beyond the number that can be followed", 1);
         return false;
     }
     begin(qp, new, at, ring, record);
+    ST_ADD(&at->qps, 1);
+    ST_ADD(&qp->page->qps, 1);
+    ST_ADD(&qp->page->unproven, 1);
     ST_STORE(&qp->state, ST_ACTIVE);
     if (!st_handle_publish(&by_number, qp->name, qp)) {
+        ST_ADD(&at->qps, -1u);
+        ST_ADD(&qp->page->qps, -1u);
+        ST_ADD(&qp->page->unproven, -1u);
         ST_STORE(&qp->state, ST_FREE);
         st_lost("gpu: queue pair beyond the number that can be followed", 1);
         return false;
     }
-    ST_ADD(&at->qps, 1);
+    if (record && !st_repeater_wait(&st_copier_beat, is_looked_at, qp, RECORD_MS))
+        st_lost("gpu: queue pair whose doorbell record was not read before it could ring", 1);
     return true;
 }
 
@@ -91,7 +93,7 @@ bool st_gpu_qp_add(const struct st_gpu_qp_new *new)
     if (!at || !st_repeater_here())
         return false;
     return add(new, at, ring ? st_source_of(new->sq) : NULL,
-               new->dbrec ? st_source_of(new->dbrec) : NULL);
+               new->dbrec && new->dbrec % 4 == 0 ? st_source_of(new->dbrec) : NULL);
 }
 
 /* The register may have gone before, and with it the name. */
@@ -106,38 +108,48 @@ static struct st_gpu_qp *named(const void *shadow, uint32_t qpn)
     return NULL;
 }
 
+static bool is_not_read(const void *qp)
+{
+    return !__atomic_load_n(&((const struct st_gpu_qp *)qp)->reading, __ATOMIC_SEQ_CST);
+}
+
 /* The copier did not come to its end in time. Totals are told next: they should not miss what it is
  * recording just now; but the program waits no longer than for the copy. */
 static void abandon(struct st_gpu_qp *qp)
 {
-    uint64_t until = st_now() + COPIED_MS * 1000 * st_tsc_per_us;
     st_gpu_qp_hide(qp);
-    while (__atomic_load_n(&qp->reading, __ATOMIC_SEQ_CST) && st_repeater_here()) {
-        if (st_now() > until) {
-            st_lost("gpu: queue pair whose totals may not count its last slots", 1);
-            return;
-        }
-        st_nap(20);
-    }
+    if (!st_repeater_wait(&st_copier_beat, is_not_read, qp, COPIED_MS) && st_repeater_here())
+        st_lost("gpu: queue pair whose totals may not count its last slots", 1);
 }
 
-/* Of a shared register: a last doorbell may have been overwritten; the record tells. The sweeper
+static bool records_are_read(const void *wanted)
+{
+    if (ST_LOAD(&st_records_rounds) >= *(const uint64_t *)wanted)
+        return true;
+    ST_STORE(&st_changed, 1);
+    return false;
+}
+
+/* Where others overwrite its doorbells, the last one may have been: the record tells. The sweeper
  * takes what it says before it lets the QP go. */
 static void look_at_record(const struct st_gpu_qp *qp)
 {
     const struct st_register *at = ST_LOAD(&qp->at);
-    if (!qp->record || !at || ST_LOAD(&at->qps) < 2 || !st_repeater_here())
+    if (!qp->record || !at || !st_gpu_qp_shares(qp, at) || !st_repeater_here())
         return;
     uint64_t wanted = ST_LOAD(&st_records_rounds) + 2; /* one may be on its way already */
-    uint64_t until = st_now() + RECORD_MS * 1000 * st_tsc_per_us;
-    while (ST_LOAD(&st_records_rounds) < wanted) {
-        if (st_now() > until) {
-            st_lost("gpu: queue pair whose last doorbells may not have been seen", 1);
-            return;
-        }
-        ST_STORE(&st_changed, 1);
-        st_nap(20);
-    }
+    if (!st_repeater_wait(&st_copier_beat, records_are_read, &wanted, RECORD_MS))
+        st_lost("gpu: queue pair whose last doorbells may not have been seen", 1);
+}
+
+static bool has_left(const void *qp)
+{
+    return ST_LOAD(&((const struct st_gpu_qp *)qp)->left);
+}
+
+static bool has_ended(const void *qp)
+{
+    return ST_LOAD(&((const struct st_gpu_qp *)qp)->state) != ST_ENDING;
 }
 
 /* False: not all is done. */
@@ -147,9 +159,11 @@ static bool finish(struct st_gpu_qp *qp)
         return false;
     ST_ADD(&st_hurry, 1);
     ST_ADD(&st_attention, 1);
-    if (!st_repeater_wait(&qp->left, false, SWEPT_MS))
+    if (!st_repeater_wait(&st_sweeper_beat, has_left, qp, SWEPT_MS)) {
         st_lost("gpu: queue pair whose last doorbells may not have been seen", 1);
-    return st_repeater_wait(&qp->state, ST_ENDING, COPIED_MS);
+        return false;
+    }
+    return st_repeater_wait(&st_copier_beat, has_ended, qp, COPIED_MS);
 }
 
 static void end(struct st_gpu_qp *qp, struct st_gpu_qp_totals *totals)
@@ -181,15 +195,17 @@ void st_gpu_qp_remove(const void *shadow, uint32_t qpn, struct st_gpu_qp_totals 
 void st_gpu_qp_restart(const void *shadow, uint32_t qpn, uint32_t object,
                        struct st_gpu_qp_totals *totals)
 {
-    struct st_register *at = st_register_of(shadow);
     struct st_gpu_qp *qp = named(shadow, qpn);
     memset(totals, 0, sizeof(*totals));
     if (!qp)
         return;
+    struct st_register *at = ST_LOAD(&qp->at); /* by now it may be known better than at first */
     struct st_gpu_qp_new new = qp->made;
     struct st_source *ring = qp->ring, *record = qp->record;
     new.object = object;
     end(qp, totals);
+    if (!at || ST_LOAD(&at->state) != ST_ACTIVE)
+        at = st_register_of(shadow);
     if (at)
         add(&new, at, ring, record);
 }

@@ -8,6 +8,7 @@
 #include "repeater.h"
 
 #define PAGE (ST_PAGE_MASK + 1)
+#define PAGES 4096u
 #define END_MS 1000u
 
 struct st_register st_registers[ST_REGISTERS];
@@ -15,20 +16,12 @@ uint32_t st_registers_used;
 
 static uint32_t turn; /* taken in turn: a late store meets a page that rests */
 
-static struct st_register *claim(void)
+/* By address: pages that meet here count as one, so some doorbell records are read needlessly. */
+static struct st_page pages[PAGES];
+
+static struct st_page *page_of(const void *real)
 {
-    for (uint32_t i = 0; i < ST_REGISTERS; i++) {
-        uint32_t at = ST_ADD(&turn, 1) % ST_REGISTERS;
-        if (!st_swap_state(&st_registers[at].state, ST_FREE, ST_MAKING))
-            continue;
-        uint32_t used = ST_LOAD(&st_registers_used);
-        while (used < at + 1 && !__atomic_compare_exchange_n(&st_registers_used, &used, at + 1,
-                                                             false, __ATOMIC_SEQ_CST,
-                                                             __ATOMIC_RELAXED))
-            ;
-        return &st_registers[at];
-    }
-    return NULL;
+    return &pages[((uint64_t)(uintptr_t)real / PAGE * 0x9e3779b97f4a7c15u) >> 32 & (PAGES - 1)];
 }
 
 static bool make_page(struct st_register *one)
@@ -50,7 +43,8 @@ void *st_register_add(void *real, uint32_t uar)
 {
     if (!st_repeater_start())
         return NULL;
-    struct st_register *one = claim();
+    struct st_register *one = st_state_claim(st_registers, ST_REGISTERS, sizeof(*one),
+                                             &st_registers_used, &turn);
     if (!one) {
         st_lost("gpu: register beyond the number that can be repeated", 1);
         return NULL;
@@ -62,9 +56,12 @@ void *st_register_add(void *real, uint32_t uar)
     one->uar = uar;
     one->users = 1;
     one->qps = 0;
-    one->alternates = false;
+    one->alternates = one->strangers = false;
     one->recent = NULL;
+    one->seen_first = one->seen_count = 0;
+    one->until_tsc = 0;
     one->real = real;
+    one->of = page_of(real);
     one->shadow = (volatile uint64_t *)(one->page + ((uintptr_t)real & ST_PAGE_MASK));
     ST_STORE(&one->state, ST_ACTIVE);
     ST_ADD(&st_attention, 1);
@@ -101,6 +98,11 @@ void *st_register_real(const void *shadow)
     return one ? (void *)(uintptr_t)one->real : NULL;
 }
 
+static bool has_ended(const void *one)
+{
+    return ST_LOAD(&((const struct st_register *)one)->state) != ST_ENDING;
+}
+
 bool st_register_remove(const void *shadow)
 {
     struct st_register *one = st_register_of(shadow);
@@ -109,7 +111,7 @@ bool st_register_remove(const void *shadow)
     if (!st_swap_state(&one->state, ST_ACTIVE, ST_ENDING) || !st_repeater_here())
         return true;
     ST_ADD(&st_attention, 1);
-    if (!st_repeater_wait(&one->state, ST_ENDING, END_MS) &&
+    if (!st_repeater_wait(&st_sweeper_beat, has_ended, one, END_MS) &&
         st_swap_state(&one->state, ST_ENDING, ST_ABANDONED)) {
         st_lost("gpu: register whose last doorbells may not have been seen", 1);
         return false;

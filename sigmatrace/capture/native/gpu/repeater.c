@@ -109,15 +109,36 @@ bool st_repeater_start(void)
     return here;
 }
 
-bool st_repeater_wait(const uint32_t *word, uint32_t value, uint32_t ms)
+bool st_repeater_wait(struct st_beat *thread, bool (*done)(const void *), const void *what,
+                      uint32_t ms)
 {
     uint64_t until = monotonic_ns() + ms * 1000000ull;
-    while (ST_LOAD(word) == value) {
-        if (!st_repeater_here() || monotonic_ns() > until)
+    bool stands = ST_LOAD(&thread->vain) == ST_LOAD(&thread->rounds) + 1;
+    while (!done(what)) {
+        if (stands || !st_repeater_here())
             return false;
+        if (monotonic_ns() > until) {
+            ST_STORE(&thread->vain, ST_LOAD(&thread->rounds) + 1);
+            return false;
+        }
         st_nap(20);
     }
     return true;
+}
+
+void *st_state_claim(void *states, uint32_t count, size_t size, uint32_t *used, uint32_t *turn)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t at = ST_ADD(turn, 1) % count, now = ST_LOAD(used);
+        uint8_t *state = (uint8_t *)states + at * size;
+        if (!st_swap_state((uint32_t *)(void *)state, ST_FREE, ST_MAKING))
+            continue;
+        while (now < at + 1 && !__atomic_compare_exchange_n(used, &now, at + 1, false,
+                                                            __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
+            ;
+        return state;
+    }
+    return NULL;
 }
 
 /* What was rung before the program's end is recorded before the recording ends; the threads go on
@@ -126,8 +147,9 @@ __attribute__((destructor)) static void drain(void)
 {
     if (!st_repeater_here())
         return;
-    uint64_t until = monotonic_ns() + DRAIN_MS * 1000000ull, beat = ST_LOAD(&st_sweeper_beat);
-    while (ST_LOAD(&st_sweeper_beat) < beat + 2 && monotonic_ns() < until)
+    uint64_t until = monotonic_ns() + DRAIN_MS * 1000000ull, beat = ST_LOAD(&st_sweeper_beat.rounds);
+    while ((ST_LOAD(&st_sweeper_beat.rounds) < beat + 2 || ST_LOAD(&st_sweeper_waits)) &&
+           monotonic_ns() < until)
         st_nap(20);
     ST_ADD(&st_hurry, 1);
     while (ST_LOAD(&st_copier_done) < ST_LOAD(&st_to_copier.in) && monotonic_ns() < until)

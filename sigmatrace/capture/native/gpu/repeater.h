@@ -31,15 +31,38 @@ enum st_swept_state { ST_FREE, ST_MAKING, ST_ACTIVE, ST_ENDING, ST_ENDED, ST_ABA
 
 struct st_source;
 
+/* The registers of a page of the NIC. A queue pair may ring on any of them, and tells the page alone. */
+struct st_page {
+    uint32_t qps;      /* and one for each register on which unknown ones ring */
+    uint32_t unproven; /* of them, those which may ring where they have not been seen */
+};
+
+/* A doorbell that was taken out of a shadow and is not forwarded yet. */
+struct st_seen {
+    uint64_t value, t_tsc;
+    uint32_t half, flags; /* enum st_doorbell_flag */
+};
+#define ST_SEEN_MOST 3u /* one half, the other, and what came to the first meanwhile */
+
 struct st_register {
     uint32_t state, uar;
     uint32_t users;   /* of the program */
-    uint32_t qps;   /* that ring here: several can overwrite each other's values */
-    bool alternates;  /* its other half has been used */
+    uint32_t qps;   /* that ring here: several can overwrite each other's values; all unknown ones
+                       count as one */
     volatile uint64_t *shadow, *real;
-    struct st_gpu_qp *recent; /* sweeper: the last one that rang */
+    /* Sweeper: those it looks at in each round lie on one line. */
+    uint32_t seen_count, seen_first;
+    uint64_t until_tsc; /* so long the first of them waits for the copier; 0: it does not */
+    struct st_gpu_qp *recent; /* the last one that rang */
+    bool alternates;  /* its other half has been used */
+    bool strangers;   /* unknown queue pairs have rung here */
+    struct st_seen seen[ST_SEEN_MOST];
+    struct st_page *of;
     uint8_t *page;    /* the shadow's */
 } ST_LINE;
+
+/* What is known of where a queue pair rings. ROAMING: on several registers of its page. */
+enum st_binding { ST_GUESSED, ST_PROVEN, ST_ROAMING };
 
 struct st_gpu_qp {
     uint32_t state;
@@ -48,18 +71,25 @@ struct st_gpu_qp {
     const void *name; /* by which a doorbell finds it */
     struct st_gpu_stream stream;
     struct st_source *ring, *record; /* how to read its slots and its doorbell record, or NULL */
+    struct st_page *page;
     /* Sweeper. */
     struct st_register *at ST_LINE; /* where it rings; NULL: that register has gone */
+    uint32_t binding;               /* enum st_binding */
     uint64_t forwarded;             /* index */
+    uint64_t told;                  /* index that its doorbell record told */
     uint64_t value, t_tsc;          /* the last doorbell */
     uint64_t doorbells;
     bool synthesized; /* the last one was: the program's own may still come */
     bool behind;      /* there was no room to tell the copier */
+    bool parted;      /* after the last look at its register */
     uint32_t left;    /* the copier was told of the end: no doorbell will follow */
     /* Copier. */
     uint64_t taken ST_LINE; /* index up to which it was told */
     uint64_t started, copied;
     uint64_t recorded, invalid; /* slots; the invalid ones are recorded, too */
+    uint64_t record_at; /* in its source's buffer */
+    uint32_t looked;    /* its doorbell record was read in this life, */
+    uint16_t left_over; /* and said this, which is of an earlier one; 0: nothing */
     uint32_t reading; /* the program's memory, or recording, now */
     uint32_t part_round, part_count;
     uint64_t part_first, part_at;
@@ -73,11 +103,13 @@ extern uint32_t st_attention;                     /* counts: look at the states 
 /* --- hand-over between sweeper and copier: one writer, one reader -------------------------------- */
 
 #define ST_QUEUE (1u << 14)
-enum st_message_kind { ST_RUNG, ST_LEFT, ST_RECORD };
+/* AHEAD: slots that a doorbell will announce; RUNG: it was forwarded; STRANGER: so was one of a
+ * queue pair that is not known; LEFT: none follows; RECORD: what a doorbell record says. */
+enum st_message_kind { ST_AHEAD, ST_RUNG, ST_STRANGER, ST_LEFT, ST_RECORD };
 struct st_message {
     uint32_t qp, life, kind;
-    uint32_t index16; /* ST_RECORD: what the doorbell record says */
-    uint64_t index, t_tsc;
+    uint32_t index16;                   /* RECORD */
+    struct st_doorbell_record doorbell; /* AHEAD, LEFT: its index and t_tsc */
 };
 struct st_messages {
     uint64_t in ST_LINE, out_seen;
@@ -121,8 +153,18 @@ bool st_repeater_start(void);
 bool st_repeater_here(void);
 /* A nap of so many microseconds, errno kept. */
 void st_nap(uint32_t us);
-/* Waits until the state is no longer `state`; false: it still is. */
-bool st_repeater_wait(const uint32_t *state, uint32_t value, uint32_t ms);
+/* How often a thread of ours has gone round. */
+struct st_beat {
+    uint64_t rounds;
+    uint64_t vain; /* 1 + the round in which it was last waited for in vain */
+};
+/* Waits until `done` says so; false: it did not. Not for a thread that was waited for in vain and
+ * has not gone round since: what ends while it stands still waits once, not once for each. */
+bool st_repeater_wait(struct st_beat *thread, bool (*done)(const void *), const void *what,
+                      uint32_t ms);
+/* A free one of these states, now MAKING and otherwise as it was left, taken in turn. They begin
+ * with `uint32_t state`; those beyond `used` have never been. NULL: none. */
+void *st_state_claim(void *states, uint32_t count, size_t size, uint32_t *used, uint32_t *turn);
 
 /* --- register.c, qp.c ------------------------------------------------------------------------------- */
 
@@ -133,13 +175,21 @@ struct st_gpu_qp *st_gpu_qp_find(const struct st_register *at, uint32_t qpn);
 /* Doorbells no longer find it. */
 void st_gpu_qp_hide(struct st_gpu_qp *qp);
 
+/* Can its doorbells be overwritten by others before they are seen? Where its register is another's,
+ * too; and, as long as it is not proven for all of a page where they ring, where the page is. */
+static inline bool st_gpu_qp_shares(const struct st_gpu_qp *qp, const struct st_register *at)
+{
+    return ST_LOAD(&at->qps) > 1 || (ST_LOAD(&qp->page->unproven) && ST_LOAD(&qp->page->qps) > 1);
+}
+
 /* --- forward.c: the sweeper's, one doorbell ------------------------------------------------------------- */
 
-/* Forwards a doorbell that moves the QP's index by `slots`; flags: enum st_doorbell_flag. */
-void st_forward(struct st_gpu_qp *qp, struct st_register *at, uint32_t half, uint64_t value,
-                uint32_t slots, uint32_t flags, uint64_t t_tsc);
+/* Forwards a doorbell that moves the QP's index by `slots`; flags: enum st_doorbell_flag. False: it
+ * has to wait for the copier, and is to be tried again, before any other of its register. */
+bool st_forward(struct st_gpu_qp *qp, struct st_register *at, const struct st_seen *seen,
+                uint32_t slots, uint32_t flags);
 /* That of a queue pair which is not known. */
-void st_forward_unknown(struct st_register *at, uint32_t half, uint64_t value, uint64_t t_tsc);
+void st_forward_unknown(struct st_register *at, const struct st_seen *seen);
 /* How long a doorbell waits for the copier at most. */
 extern uint32_t st_patience_us;
 /* Tells the copier of those for which there was no room in the queue. */
@@ -148,7 +198,8 @@ void st_forward_catch_up(void);
 /* --- sweeper.c, copier.c ------------------------------------------------------------------------------- */
 
 void *st_sweeper_run(void *nothing);
-extern uint64_t st_sweeper_beat; /* rounds */
+extern struct st_beat st_sweeper_beat;
+extern uint32_t st_sweeper_waits; /* a doorbell waits for the copier */
 /* Where a register's doorbells can be stored to: its two halves. */
 static inline volatile uint64_t *st_half(volatile uint64_t *word, uint32_t half)
 {
@@ -156,13 +207,13 @@ static inline volatile uint64_t *st_half(volatile uint64_t *word, uint32_t half)
 }
 
 void *st_copier_run(void *nothing);
-extern uint64_t st_copier_beat; /* rounds */
+extern struct st_beat st_copier_beat;
 extern uint64_t st_copier_done; /* messages that are recorded */
 extern uint32_t st_hurry;       /* counts: somebody waits, do not gather */
 
 /* --- dbrec.c: the copier's, doorbell records ------------------------------------------------------------ */
 
-/* Set by others: a register with several QPs was used, look at all their records. */
+/* Set by others: a register with several QPs was used, or a QP is new: look at the records. */
 extern uint32_t st_changed;
 extern uint64_t st_records_rounds; /* in which they were looked at */
 /* Is it time to read them? */
@@ -173,6 +224,8 @@ void st_records_look(void);
 /* --- source.c: reading the program's memory ------------------------------------------------------------ */
 
 #define ST_SOURCE_SLOT_BYTES (ST_RING_SLOTS_MAX * ST_GPU_SLOT_BYTES)
+/* Behind them, room for doorbell records: pages on which they lie. */
+#define ST_SOURCE_RECORD_PAGES 64u
 /* Where the memory at an address can be read; made on first use of a context. NULL: it cannot. */
 struct st_source *st_source_of(uint64_t address);
 /* Copies to `at` in the source's buffer; done at once, or at the next st_sources_wait. */
@@ -189,6 +242,9 @@ void st_sources_clear(void);
 
 /* Waits while *word is `seen`, at most until this TSC. */
 void st_monitor_wait(const volatile uint64_t *word, uint64_t seen, uint64_t until_tsc);
+/* What a CPU has whose CPUID says so. */
+enum st_monitor_way { ST_MONITOR_PAUSE, ST_MONITOR_UMWAIT, ST_MONITOR_MWAITX };
+enum st_monitor_way st_monitor_choose(uint32_t leaf_7_ecx, uint32_t leaf_80000001_ecx);
 /* Can the CPU wait for a store? */
 bool st_monitor_has(void);
 

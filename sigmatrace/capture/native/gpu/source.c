@@ -12,7 +12,7 @@
 #define PIECE_BYTES 4096u
 #define SOURCES 64u /* the host, and contexts, those that are gone too */
 #define CLOSING_MS 1000u
-#define RECORD_BYTES (ST_GPU_QPS * 4u)
+#define RECORD_BYTES (ST_SOURCE_RECORD_PAGES * (ST_PAGE_MASK + 1))
 #define BUFFER_BYTES (ST_SOURCE_SLOT_BYTES + RECORD_BYTES)
 
 struct st_source {
@@ -183,7 +183,7 @@ bool st_source_start(struct st_source *source, uint64_t at, uint64_t from, uint6
 {
     if (!source->device) {
         uint8_t *to = source->copy.buffer + at;
-        return size % ST_GPU_SLOT_BYTES ? read_host(to, from, size) : read_slots(to, from, size);
+        return at < ST_SOURCE_SLOT_BYTES ? read_slots(to, from, size) : read_host(to, from, size);
     }
     if (!enter(source))
         return false;
