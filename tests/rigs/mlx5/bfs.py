@@ -110,12 +110,13 @@ def _judge(args: argparse.Namespace, graph: Graph) -> list[str]:
         print(f"rank {program['rank']}: {found} vertices, {rings} doorbells in {took:.3f} s")
     if (args.folder / "trace").exists():
         from sigmatrace import api
-        from tests.rigs.mlx5.bfs_levels import Levels, judge, opened
+        from tests.rigs.mlx5.bfs_levels import judge
+        from tests.rigs.mlx5.bfs_sql import levels_of, opened
 
         result = api.run(args.folder / "trace", ["parquet"])
         print(result.text())
         wrong += [] if result.ledger["lossless"] else ["the trace is not lossless"]
-        wrong += judge(Levels(programs, opened(result.out)), exact=args.exact)
+        wrong += judge(levels_of(programs, opened(result.out)), exact=args.exact)
     return wrong
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from tests.rigs.mlx5.emulated import Emulated, Node
 from tests.rigs.mlx5.gpu.judge import Traced, WrongError, need
@@ -74,8 +75,14 @@ class Runner:
             shutil.rmtree(folder)
 
     @contextmanager
-    def traced(self, *options: str, ranks: int = 1, **env: str) -> Iterator[list[Traced]]:
-        """The same, traced.
+    def traced(
+        self,
+        *options: str,
+        ranks: int = 1,
+        program: Literal["pair", "bfs"] = "pair",
+        **env: str,
+    ) -> Iterator[list[Traced]]:
+        """Runs gpu_pair or gpu_bfs, traced.
 
         Raises:
             WrongError: A process left no trace.
@@ -92,7 +99,8 @@ class Runner:
             **env,
         }
         try:
-            nodes = self.emulated.pair(folder / "run", *options, ranks=ranks, **more)
+            start = self.emulated.pair if program == "pair" else self.emulated.bfs
+            nodes = start(folder / "run", *options, ranks=ranks, **more)
             found = read_all(folder / "trace")
             for node in nodes:
                 need(node.pid in found, f"no trace of a process that said: {node.stderr[-600:]}")
