@@ -10,7 +10,7 @@
 
 #define STRIP_API __attribute__((visibility("default")))
 enum { IOMEMORY = 4, DMABUF = 1, NOT_FOUND = 500, FIVE_ARGUMENTS = 12000, PAGE = 4096 };
-enum { PAGES = 256 };
+enum { PAGES = 4096 };
 
 typedef int (*host_register)(void *, size_t, unsigned);
 typedef int (*host_unregister)(void *);
@@ -40,7 +40,9 @@ static void *nic(const char *name)
     return library ? real_dlsym(library, name) : NULL;
 }
 
-/* The driver locks ordinary memory by whole pages, no page twice; several registers lie on one. */
+/* The driver locks ordinary memory by whole pages, no page twice. Several registers lie on one, a
+ * register may be that of several queue pairs, and so may what a tracer gives in its place: what
+ * lies within a page is counted, and the whole page locked once. */
 static struct page {
     uint8_t *at;
     unsigned users;
@@ -59,7 +61,7 @@ static int page_add(host_register real, void *at, unsigned flags)
 {
     uint8_t *base = (uint8_t *)((uintptr_t)at & ~(uintptr_t)(PAGE - 1));
     struct page *page = page_find(at);
-    int result = page ? 0 : real(base, PAGE, flags & ~(unsigned)IOMEMORY);
+    int result = page ? 0 : real(base, PAGE, flags);
     for (int i = 0; i < PAGES && !page && !result; i++)
         if (!pages[i].users)
             page = &pages[i];
@@ -77,7 +79,9 @@ STRIP_API int cuMemHostRegister_v2(void *at, size_t size, unsigned flags)
         (bool (*)(const void *, uint64_t))nic("mlx5emu_is_uar");
     if (!real)
         return NOT_FOUND;
-    if (!is_uar || !is_uar(at, size))
+    if (is_uar && is_uar(at, size))
+        flags &= ~(unsigned)IOMEMORY;
+    if (!at || !size || (uintptr_t)at % PAGE + size > PAGE)
         return real(at, size, flags);
     pthread_mutex_lock(&lock);
     int result = page_add(real, at, flags);
