@@ -92,7 +92,7 @@ def build(folder: Path, nvcc: str | None = None) -> Built:
     _library(nic, "libmlx5.so.1", ("mlx5dv",), _versions("libmlx5"), *engine, str(verbs))
     stand_in = ("fake_driver", "fake_kernels", "fake_memory", "fake_stream")
     cuda = _library(driver, "libcuda.so.1", stand_in, "-ldl")
-    _library(driver, "libcupti.so.12", ("fake_cupti",), str(cuda))
+    _library(driver, "libcupti.so.13", ("fake_cupti",), str(cuda))
     # Linked with the system's libraries: the emulated ones must have the same symbol versions.
     links = ("-lmlx5", "-libverbs", "-ldl")
     compile_c(programs / "gpu_pair", _PAIR, *links)

@@ -1,4 +1,4 @@
-/* libcupti.so.12 of the stand-in: activity records of the kernels that its libcuda.so.1 has run. The
+/* libcupti.so.13 of the stand-in: activity records of the kernels that its libcuda.so.1 has run. The
  * layout is that of the beginning of CUpti_ActivityKernel4; the clock is the monotonic one. */
 #include <string.h>
 
