@@ -35,6 +35,12 @@ class Search:
     options: tuple[str, ...] = ("threads=1",)
 
     @property
+    def name(self) -> str:
+        """For the verdict."""
+        words = ["BFS", f"scale {self.scale},", f"{self.ranks} processes,", *self.options]
+        return " ".join(words)
+
+    @property
     def alone(self) -> bool:
         """Whether one thread a rank does everything."""
         return self.options == ("threads=1",)

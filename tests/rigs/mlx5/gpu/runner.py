@@ -42,7 +42,7 @@ class Runner:
         emulated: The NIC, and the GPU or its stand-in.
         shim: The tracer's library.
         scratch: Folder of all that is written; each run's part is removed.
-        cupti: Where CUPTI is, or None.
+        cupti: Where CUPTI, or the stand-in's, is; None: nowhere.
         verdicts: So far.
     """
 
