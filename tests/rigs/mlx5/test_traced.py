@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from sigmatrace import api
+from sigmatrace.trace_format import Op
 from tests.rigs.mlx5.emulated import ALL, ROOMY, Emulated
 from tests.rigs.mlx5.gpu import cases, judge
 from tests.rigs.mlx5.gpu.cases import Case
@@ -77,6 +79,10 @@ def test_whom_a_dci_reaches_is_known(runner: Runner, tmp_path: Path, make: str) 
     with runner.traced(*options, ranks=2, SIGMATRACE_OUT=str(out)) as found:
         for traced in found:
             judge.as_it_says(traced)
-    channels = api.run(out, ["parquet"]).tables["channels"].to_pylist()
-    peers = {(row["src_proc"], row["dst_proc"]) for row in channels}
-    assert peers == {(0, 1), (1, 0)}
+    result = api.run(out, ["parquet"])
+    sql = duckdb.connect(config={"file_search_path": str(result.out)})
+    reached = sql.execute(
+        f"select src_proc, dst_proc, count(*) from 'parquet/ops/*.parquet' where op <> {Op.NOP:d}"
+        " group by all order by all"
+    )
+    assert reached.fetchall() == [(0, 1, 60), (1, 0, 60)]

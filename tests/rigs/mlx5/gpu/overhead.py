@@ -215,9 +215,9 @@ def lines(table: Table, size: Size) -> list[str]:
     text = (
         f"{own.operations} operations of 8 bytes after {own.warmup} of warm-up, one at a time, by "
         f"the GPU's globaltimer. Rates: 8 queue pairs with 8 operations outstanding each, and one "
-        f"with 64; {8 * own.rate} operations. Medians of {own.repetitions} repetitions, of "
-        f"copy-first and sync {few}, interleaved. In brackets: how far the repetitions without "
-        f"tracing are from their median; of the others, the median of the ratios to no tracing in "
+        f"with 64; {8 * own.rate} operations. Medians of {own.repetitions} repetitions ({few} of "
+        f"copy-first and sync), interleaved. In brackets: how far the repetitions without tracing "
+        f"are from their median; of the other settings, the median of the ratios to no tracing in "
         f"the same repetition."
     )
     heads = ["operation", "setting", *(f"{share} ns" for share in SHARES)]

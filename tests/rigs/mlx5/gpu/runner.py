@@ -101,7 +101,7 @@ class Runner:
         try:
             start = self.emulated.pair if program == "pair" else self.emulated.bfs
             nodes = start(folder / "run", *options, ranks=ranks, **more)
-            found = read_all(folder / "trace")
+            found = read_all(Path(more["SIGMATRACE_OUT"]))
             for node in nodes:
                 need(node.pid in found, f"no trace of a process that said: {node.stderr[-600:]}")
             yield [Traced(node, found[node.pid]) for node in nodes]
