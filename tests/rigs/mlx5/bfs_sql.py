@@ -39,7 +39,9 @@ def levels_of(programs: Sequence[dict[str, Any]], sql: duckdb.DuckDBPyConnection
         sql: Of `opened`.
     """
     words = sql.execute("select distinct dst_proc, word from levels order by all").fetchall()
-    posted = sql.execute("select level, src_proc, dst_proc, op, raddr, size_bytes, t_tsc from levels")
+    posted = sql.execute(
+        "select level, src_proc, dst_proc, op, raddr, size_bytes, t_tsc from levels"
+    )
     rows = [Posted(*row) for row in posted.fetchall()]
     rung = sql.execute(
         "select level, src_proc, dst_proc, count(*) from levels l"

@@ -163,13 +163,14 @@ class Emulated:
 
     def environment(self, out: Path, **more: str) -> dict[str, str]:
         """For programs; `out` is the folder of the NIC's journal."""
+        tracer = os.environ.get("LD_PRELOAD", "")
         paths = [self.built.nic] if self.gpu else [self.built.nic, self.built.driver]
         return {
             **os.environ,
             "LD_LIBRARY_PATH": ":".join(map(str, paths)),
             "MLX5EMU_OUT": str(out),
             "MLX5EMU_LOG": "1",
-            **({"LD_PRELOAD": str(self.built.strip)} if self.gpu else {}),
+            **({"LD_PRELOAD": f"{tracer} {self.built.strip}".strip()} if self.gpu else {}),
             **more,
         }
 

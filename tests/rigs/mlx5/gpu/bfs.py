@@ -128,9 +128,7 @@ def run(runner: Runner, search: Search) -> str:
     graph.write(path)
     options = (f"graph={path}", f"root={graph.hub}", *search.options)
     # The NIC does nothing before its doorbell, as is explained in test_bfs.py.
-    with runner.traced(
-        *options, ranks=search.ranks, program="bfs", MLX5EMU_REREAD="0"
-    ) as found:
+    with runner.traced(*options, ranks=search.ranks, program="bfs", MLX5EMU_REREAD="0") as found:
         for traced in found:
             judge.slot_by_slot(traced)
         programs = [traced.node.program for traced in found]

@@ -11,6 +11,7 @@ from tests.rigs.mlx5.gpu.judge import Traced, need
 from tests.rigs.mlx5.gpu.runner import Runner
 
 _STALLS = (("MLX5EMU_STALL_US", "3000"), ("MLX5EMU_STALL_EACH_US", "3000"))
+_STANDS_STILL = (("MLX5EMU_STALL_US", "200000"), ("MLX5EMU_STALL_EACH_US", "0"))
 _NO_RECOVERY = (("MLX5EMU_RECOVER_US", "0"), ("MLX5EMU_REREAD", "0"))
 _SPINNERS = {"sweeper": 1, "copier": 3, "": 0}
 _UNCERTAIN = {
@@ -26,7 +27,7 @@ def _whole(traced: Traced) -> str:
 
 
 def _counted(traced: Traced) -> str:
-    """What was overwritten before it was copied is counted, and nothing is invented in its place."""
+    """What was overwritten before it was copied is counted, and nothing invented in its place."""
     judge.slot_by_slot(traced, whole=False)
     return f"{traced.missing} overwritten before they were copied, and counted"
 
@@ -43,7 +44,7 @@ def _one_by_one(traced: Traced) -> str:
 
 
 def _paused(traced: Traced) -> str:
-    """The sweeper stands still: each doorbell is seen; at the end it is not waited for without end."""
+    """The sweeper stands still: all doorbells are seen; its last look is not waited for long."""
     judge.slot_by_slot(traced, whole=False)
     need(traced.rank.lost.keys() <= _UNCERTAIN, f"lost: {dict(traced.rank.lost)}")
     rings, pause_ms = judge.doorbells_one_by_one(traced), judge.longest_pause_ms(traced)
@@ -120,7 +121,7 @@ def _lives(ops: int, many: int) -> list[Case]:
         Case(("rounds=3", *sizes)),
         Case(("rounds=3", "uar=plain", *sizes)),
         Case(("rounds=3", "dialect=rocshmem", "uar=bf", *sizes)),
-        Case(("abandon=1", *sizes), _left, (("MLX5EMU_STALL_US", "200000"), ("MLX5EMU_STALL_EACH_US", "0"))),
+        Case(("abandon=1", *sizes), _left, _STANDS_STILL),
         Case((ALL, f"ops={ops}", "qps=64", "blocks=64", "memory=host", "heap=host")),
         Case((ALL, "ops=11", *many_qps)),
     ]
@@ -174,12 +175,14 @@ def run(runner: Runner, case: Case) -> str:
         WrongError: Something is not as it should be.
     """
     env = dict(case.env)
-    with machine.busy(runner.emulated.cpus, case.busy, _SPINNERS[case.busy]) as pinned:
-        with runner.traced(*case.options, ranks=case.ranks, **env, **pinned) as found:
-            told = [case.judged(traced) for traced in found]
-            slots = sum(traced.node.total("slots") for traced in found)
-            rings = sum(traced.node.total("doorbells") for traced in found)
-            missing = sum(traced.missing for traced in found)
+    with (
+        machine.busy(runner.emulated.cpus, case.busy, _SPINNERS[case.busy]) as pinned,
+        runner.traced(*case.options, ranks=case.ranks, **env, **pinned) as found,
+    ):
+        told = [case.judged(traced) for traced in found]
+        slots = sum(traced.node.total("slots") for traced in found)
+        rings = sum(traced.node.total("doorbells") for traced in found)
+        missing = sum(traced.missing for traced in found)
     why = f" ({case.expected})" if case.expected and missing else ""
     return f"{slots} slots, {rings} doorbells at the NIC; {'; '.join(sorted(set(told)))}{why}"
 

@@ -186,7 +186,7 @@ def given_up(traced: Traced) -> int:
         wqe = executed.get((qp, index))
         if wqe is not None:
             need(control == (wqe.index, wqe.opcode, wqe.qpn), f"slot {index} is another WQE's")
-        need(control[::2] == (index & 0xFFFF, traced.qpns[qp]), f"slot {index} is no WQE of its own")
+        need(control[::2] == (index & 0xFFFF, traced.qpns[qp]), f"slot {index} is not its own")
         counted[control[2], control[1]] += 1
     posted = {
         (qpn, opcode): count for qpn, of in node.posted.items() for opcode, (count, _) in of.items()
