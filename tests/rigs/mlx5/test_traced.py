@@ -15,7 +15,7 @@ from tests.rigs.mlx5.gpu import cases, judge
 from tests.rigs.mlx5.gpu.cases import Case
 from tests.rigs.mlx5.gpu.runner import Runner
 
-OPS, MANY = 24, 48
+OPS, MANY, SLOW = 24, 48, 48
 SIZES = ("ops=150", "blocks=4", "threads=2", "qps=2")
 
 
@@ -24,7 +24,7 @@ def runner(emulated: Emulated, shim: Path, tmp_path: Path) -> Runner:
     return Runner(emulated, shim, tmp_path, str(emulated.built.driver / "libcupti.so.13"))
 
 
-@pytest.mark.parametrize("case", cases.single(OPS, MANY), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", cases.single(OPS, MANY, SLOW), ids=lambda case: case.name)
 def test_one_process(runner: Runner, case: Case) -> None:
     assert cases.run(runner, case)
 

@@ -25,8 +25,6 @@ from tests.rigs.mlx5.gpu.runner import NOT_RUN, PASS, Runner
 
 NO_GPU = 77
 _LIBRARY = "libsigmatrace_gpu.so"
-
-
 STEPS = ("cases", "persistent", "pairs", "bfs", "overhead")
 
 
@@ -36,6 +34,7 @@ class Sizes:
 
     ops: int
     many: int
+    slow: int
     wrap: int
     doorbells: int
     slow_doorbells: int
@@ -48,6 +47,7 @@ _MANY_THREADS = ("blocks=8", "threads=4", "batch=64")
 FULL = Sizes(
     ops=150,
     many=512,
+    slow=2000,
     wrap=70_000,
     doorbells=2_720_000,
     slow_doorbells=80_000,
@@ -64,6 +64,7 @@ FULL = Sizes(
 SMALL = Sizes(
     ops=12,
     many=48,
+    slow=24,
     wrap=500,
     doorbells=800,
     slow_doorbells=80,
@@ -124,7 +125,7 @@ def _rig(options: argparse.Namespace, scratch: Path) -> Built:
 
 
 def _step_cases(runner: Runner, sizes: Sizes) -> None:
-    for case in (*cases.single(sizes.ops, sizes.many), cases.wrap(sizes.wrap)):
+    for case in (*cases.single(sizes.ops, sizes.many, sizes.slow), cases.wrap(sizes.wrap)):
         runner.judge(f"traced: {case.name}", partial(cases.run, runner, case))
     runner.judge("traced: doorbells alone", partial(cases.doorbells_alone, runner, sizes.ops))
 

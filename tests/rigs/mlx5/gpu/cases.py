@@ -127,13 +127,13 @@ def _lives(ops: int, many: int) -> list[Case]:
     ]
 
 
-def _disturbances(ops: int) -> list[Case]:
+def _disturbances(ops: int, slow: int) -> list[Case]:
     """Rings that are filled again and again, a NIC, a sweeper and a copier that stand still."""
     small = "the kernel fills the whole ring before it rings"
     host = ("mix=inline", "memory=host", "heap=host", "qps=2", "blocks=2")
     cases = [
         Case((ALL, f"ops={ops}", "slots=64", "qps=2", "blocks=2"), _counted, _STALLS),
-        Case((*host, f"ops={2 * ops}", "window=1", ROOMY), _paused, busy="sweeper"),
+        Case((*host, f"ops={slow}", "window=1", ROOMY), _paused, busy="sweeper"),
         Case((*host, f"ops={200 * ops}", "slots=64"), _overwritten, busy="copier", expected=small),
     ]
     for order in ("forward-first", "copy-first", "sync"):
@@ -144,14 +144,16 @@ def _disturbances(ops: int) -> list[Case]:
     return cases
 
 
-def single(ops: int, many: int) -> list[Case]:
+def single(ops: int, many: int, slow: int) -> list[Case]:
     """Of one process.
 
     Args:
         ops: Of each thread.
         many: Queue pairs, where there are many.
+        slow: Operations of each thread where the sweeper stands still: they must take longer than
+            a turn of another program on its processor.
     """
-    return [*_dialects(ops), *_set_ups(ops), *_lives(ops, many), *_disturbances(ops)]
+    return [*_dialects(ops), *_set_ups(ops), *_lives(ops, many), *_disturbances(ops, slow)]
 
 
 def wrap(ops: int) -> Case:
