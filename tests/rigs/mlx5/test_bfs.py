@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import duckdb
 import pytest
 
 from sigmatrace import api
+from tests.rigs.mlx5 import bfs_levels
 from tests.rigs.mlx5.bfs import FAR, Graph, found_by, rmat
 from tests.rigs.mlx5.bfs_levels import COUNTED, EXCHANGED, TAIL, Levels
 from tests.rigs.mlx5.bfs_sql import documented_sql, levels_of, opened
@@ -136,6 +137,21 @@ def test_the_rank_files_alone_say_the_same(searched: Searched) -> None:
     assert sorted(levels.posted) == sorted(searched.levels.posted)
     assert levels.barriers_at == searched.levels.barriers_at
     assert levels.rung == searched.levels.rung
+
+
+def test_what_differs_is_wrong(searched: Searched) -> None:
+    levels, exact = searched.levels, searched.alone
+    assert not bfs_levels.judge(levels, exact=exact)
+    first, *rest = levels.posted
+    (way, *_) = levels.rung
+    for changed in (
+        replace(levels, posted=rest),
+        replace(levels, posted=[first._replace(size_bytes=first.size_bytes + 1), *rest]),
+        replace(levels, posted=[first._replace(level=first.level + 1), *rest]),
+        replace(levels, barriers_at=[*levels.barriers_at[1:], (0, 0)]),
+        replace(levels, rung={**levels.rung, way: levels.counted()[way]["rings"] + 1}),
+    ):
+        assert bfs_levels.judge(changed, exact=exact)
 
 
 def test_the_barrier_is_found_by_its_address(searched: Searched) -> None:

@@ -135,9 +135,9 @@ def run(runner: Runner, search: Search) -> str:
         distances = found_by(programs, found[0].node.out)
         levels = levels_of(found)
         wrong = bfs_levels.judge(levels, exact=search.alone)
+        need(not wrong, "; ".join(line[:300] for line in wrong))
         arrivals = _arrivals(levels, found[0].rank.tsc_hz)
     need(distances == graph.distances(graph.hub), "distances are not those of a plain search")
-    need(not wrong, "; ".join(line[:300] for line in wrong))
     took_s = max(program["run_ns"] for program in programs) / 1e9
     rung, count = sum(levels.rung.values()), len(programs[0]["levels"])
     return (

@@ -10,14 +10,14 @@
 #include "pair_host.h"
 
 const char usage[] =
-    "gpu_bfs NAME=VALUE...: searches a graph by one persistent kernel in each process, compares the\n"
-    "distances with a search of the host's, writes its own to FOLDER/distances-RANK, and prints as\n"
-    "JSON what it posted in each level.\n"
+    "gpu_bfs NAME=VALUE...: searches a graph by one persistent kernel in each process, compares\n"
+    "the distances with a search of the host's, writes its own to FOLDER/distances-RANK, and\n"
+    "prints as JSON what it posted in each level.\n"
     "  kernel=FILE      bfs_kernel.cubin, or bfs_kernel.so for the stand-in\n"
     "  graph=FILE       uint32_t: vertices, edges, both ends of each edge      root=V\n"
     "  batch=N          vertices of a WRITE\n"
     "  rank=R size=N folder=PATH gpus=N blocks= threads= slots= dialect= uar= memory= heap=\n"
-    "                   as of gpu_pair; 2 to 4 processes, no proxy, a register for each queue pair\n";
+    "                   as of gpu_pair; 2 to 4 processes, no proxy, a register for each QP\n";
 static struct bfs bfs;
 static uint64_t bfs_at; /* the same, for the GPU */
 

@@ -1,5 +1,5 @@
-/* libcupti.so.13 of the stand-in: activity records of the kernels that its libcuda.so.1 has run. The
- * layout is that of the beginning of CUpti_ActivityKernel4; the clock is the monotonic one. */
+/* libcupti.so.13 of the stand-in: activity records of the kernels that its libcuda.so.1 has run.
+ * The layout is that of the beginning of CUpti_ActivityKernel4; the clock is the monotonic one. */
 #include <string.h>
 
 #include "fake_cuda.h"

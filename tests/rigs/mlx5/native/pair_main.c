@@ -1,5 +1,5 @@
-/* gpu_pair: posts RDMA from a GPU's kernels, in the manner of several libraries, verifies all memory
- * and prints as JSON what it posted. */
+/* gpu_pair: posts RDMA from a GPU's kernels, in the manner of several libraries, verifies all
+ * memory and prints as JSON what it posted. */
 #include <inttypes.h>
 #include <pthread.h>
 #include <sched.h>
@@ -29,7 +29,7 @@ const char usage[] =
     "  receives=1       the senders have receive queues, too, which come first in their memory\n"
     "  lives=N          queue pairs are reset and connected again   rounds=N   all is made anew\n"
     "  each=1           each round takes one of the mix\n"
-    "  abandon=1        queue pairs are destroyed with operations outstanding; nothing is verified\n"
+    "  abandon=1        queue pairs are destroyed with operations outstanding; no verification\n"
     "  rank=R size=N folder=PATH                  several processes; folder: where they meet\n"
     "  gpus=N                                     that they share: rank R has R modulo N\n";
 static atomic_bool proxy_ends;
