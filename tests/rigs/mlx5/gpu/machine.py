@@ -118,37 +118,32 @@ def cpus() -> tuple[Cpus, ...]:
 
 
 @contextmanager
-def busy(cpus: tuple[Cpus, ...], whose: str, spinners: int) -> Iterator[dict[str, str]]:
-    """Other programs on the processor of one of a tracer's threads.
+def busy(cpus: tuple[Cpus, ...] | None) -> Iterator[dict[str, str]]:
+    """Another program on the processor of the first rank's sweeper, which never rests.
 
     Args:
-        cpus: Of the ranks; none: the last two processors are the threads'.
-        whose: "sweeper", "copier", or "": nobody is disturbed.
-        spinners: How many programs that never rest; the thread gets what is left.
+        cpus: Of the ranks; of none: the sweeper's is the last one. None: nobody is disturbed.
 
     Yields:
-        Environment that pins the threads there.
+        Environment that pins the tracer's threads.
     """
-    if not whose:
+    if cpus is None:
         yield {}
         return
     usable = sorted(os.sched_getaffinity(0))
     own = cpus[0].repeater if cpus else f"{usable[-1]},{usable[-2 % len(usable)]}"
-    cpu = own.split(",")[("sweeper", "copier").index(whose)]
-    code = f"import os; os.sched_setaffinity(0, {{{cpu}}}); print(flush=True)\nwhile True: pass"
-    programs = [
-        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
-        for _ in range(spinners)
-    ]
+    code = (
+        f"import os; os.sched_setaffinity(0, {{{own.split(',')[0]}}}); print(flush=True)\n"
+        "while True: pass"
+    )
+    program = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     try:
-        for program in programs:
-            assert program.stdout is not None
-            program.stdout.readline()
+        assert program.stdout is not None
+        program.stdout.readline()
         yield {"SIGMATRACE_POLL_CPUS": own}
     finally:
-        for program in programs:
-            program.kill()
-            program.communicate()
+        program.kill()
+        program.communicate()
 
 
 def _environment_set(wanted: dict[str, str]) -> None:
