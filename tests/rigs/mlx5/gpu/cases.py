@@ -128,7 +128,7 @@ def _lives(ops: int, many: int) -> list[Case]:
 
 
 def _disturbances(ops: int, slow: int) -> list[Case]:
-    """Rings that are filled again and again; a NIC and a sweeper that stand still, a slow copier."""
+    """Rings that are filled wholly; a NIC and a sweeper that stand still, a copier that is slow."""
     small = "the kernel fills the whole ring before it rings"
     host = ("mix=inline", "memory=host", "heap=host", "qps=2", "blocks=2")
     cases = [
