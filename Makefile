@@ -6,7 +6,7 @@ PYTHON := $(VENV)/bin/python
 # One thread per library: tests start many processes.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup native demo test gpu-test lint check bench clean
+.PHONY: help setup native demo test gpu-demo gpu-test lint check bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -23,6 +23,10 @@ demo: setup  ## capture real programs over libfabric and UCX, and correlate them
 test:  ## run all tests; ARGS='-k name' chooses
 	@scripts/setup.sh --dev --rebuild
 	$(PYTHON) -m pytest $(ARGS)
+
+gpu-demo:  ## trace kernels that start RDMA, without a GPU, and correlate them
+	@scripts/setup.sh --dev
+	@tests/rigs/mlx5/demo.sh
 
 gpu-test:  ## trace kernels of a real GPU over the emulated NIC (minutes); docs/gpu-results.md
 	@scripts/setup.sh --dev --rebuild

@@ -1,6 +1,7 @@
 """Graphs for gpu_bfs, and what a search over them must find.
 
-By hand, traced with ``--shim``, and with ``--nvcc`` on a GPU, where all blocks must be resident:
+By hand, traced by ``sigmatrace-capture`` before it or by ``--shim``, and with ``--nvcc`` on a GPU,
+where all blocks must be resident:
 ``python -m tests.rigs.mlx5.bfs FOLDER --nvcc NVCC --shim LIBRARY --scale 16 blocks=8 threads=1``.
 """
 
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tests.rigs.mlx5.build import build
+from tests.rigs.mlx5.build import build, built_in
 from tests.rigs.mlx5.emulated import Emulated
 
 FAR = 2**32 - 1
@@ -81,7 +82,8 @@ def found_by(programs: Sequence[dict[str, Any]], out: Path) -> list[int]:
 
 def _run(args: argparse.Namespace, graph: Graph) -> None:
     """Runs the search; leaves what its ranks printed."""
-    emulated = Emulated(build(args.folder / "built", args.nvcc), gpu=bool(args.nvcc))
+    rig = built_in(args.rig.resolve()) if args.rig else build(args.folder / "built", args.nvcc)
+    emulated = Emulated(rig, gpu=bool(args.nvcc))
     graph.write(args.folder / "graph")
     env = {}
     if args.shim:
@@ -110,20 +112,25 @@ def _judge(args: argparse.Namespace, graph: Graph) -> list[str]:
         print(f"rank {program['rank']}: {found} vertices, {rings} doorbells in {took:.3f} s")
     if (args.folder / "trace").exists():
         from sigmatrace import api
-        from tests.rigs.mlx5.bfs_levels import Levels, judge, opened
+        from tests.rigs.mlx5.bfs_levels import judge
+        from tests.rigs.mlx5.bfs_sql import levels_of, opened
 
         result = api.run(args.folder / "trace", ["parquet"])
         print(result.text())
         wrong += [] if result.ledger["lossless"] else ["the trace is not lossless"]
-        wrong += judge(Levels(programs, opened(result.out)), exact=args.exact)
+        wrong += judge(levels_of(programs, opened(result.out)), exact=args.exact)
     return wrong
 
 
 def main() -> None:
     """Runs one search, and says whether it and its trace are right."""
-    parser = argparse.ArgumentParser(description="Breadth-first search on the emulated NIC.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.rigs.mlx5.bfs",
+        description="Breadth-first search on the emulated NIC.",
+    )
     parser.add_argument("folder", type=Path, help="a new one")
-    parser.add_argument("options", nargs="*", help="of gpu_bfs")
+    parser.add_argument("options", nargs="*", default=[], help="of gpu_bfs: NAME=VALUE")
+    parser.add_argument("--rig", type=Path, help="folder where it was built; else: build it")
     parser.add_argument("--nvcc", help="use a real GPU")
     parser.add_argument("--shim", help="library of the tracer, to be preloaded")
     parser.add_argument("--ranks", type=int, default=2)
@@ -137,6 +144,9 @@ def main() -> None:
     args.folder = args.folder.resolve()
     graph = rmat(args.scale, args.degree, args.seed)
     if not args.judge_only:
+        if (args.folder / "run").exists():
+            parser.error(f"{args.folder}: a search was run there already")
+        args.folder.mkdir(parents=True, exist_ok=True)
         _run(args, graph)
     if args.run_only:
         return

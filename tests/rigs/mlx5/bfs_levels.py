@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import duckdb
+from sigmatrace.trace_format import Op
 
-from sigmatrace.trace_format import DoorbellFlag, Op
-
-PAGE = Path(__file__).parents[3] / "docs/gpu.md"
 TAIL, IDS, EXCHANGED, COUNTED = "reserve", "ids", "exchanged", "counted"
 _LINE_BYTES = 64
 
@@ -23,33 +18,33 @@ Amount = tuple[int, int]
 """Operations and bytes."""
 
 
-def documented_sql() -> list[str]:
-    """The statements of the page's section on levels, in order."""
-    section = PAGE.read_text().partition("\n## 5. ")[2]
-    code = "\n".join(re.findall(r"^ {4}(?!--)(.*)$", section, re.MULTILINE))
-    return [statement for statement in code.split(";") if statement.strip()]
+class Posted(NamedTuple):
+    """An operation of the trace; its op is `Op.PUT` or `Op.ATOMIC_FETCH`."""
 
-
-def opened(out: Path) -> duckdb.DuckDBPyConnection:
-    """The pipeline's output as the page reads it, with its views."""
-    sql = duckdb.connect(config={"file_search_path": str(out)})
-    for statement in documented_sql():
-        if "create view" in statement:
-            sql.execute(statement)
-    return sql
+    level: int
+    src: int
+    dst: int
+    op: int
+    raddr: int
+    size_bytes: int
+    t_tsc: int
 
 
 @dataclass(frozen=True)
 class Levels:
-    """A search that was traced.
+    """A search that was traced, by the pipeline's output or by the rank files themselves.
 
     Attributes:
         programs: What each rank printed.
-        sql: Of `opened`.
+        posted: All operations.
+        barriers_at: Rank and address of each barrier, as taken from the trace; sorted.
+        rung: Doorbells, without repetitions.
     """
 
     programs: Sequence[dict[str, Any]]
-    sql: duckdb.DuckDBPyConnection
+    posted: Sequence[Posted]
+    barriers_at: Sequence[tuple[int, int]]
+    rung: Mapping[Way, int]
 
     def counted(self) -> dict[Way, dict[str, Any]]:
         """What the kernels say."""
@@ -62,28 +57,24 @@ class Levels:
 
     def words(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
         """Each rank and the address of its barrier: as taken from the trace, as it is."""
-        rows = self.sql.execute("select distinct dst_proc, word from levels order by all")
         right = [(rank, program[COUNTED]) for rank, program in enumerate(self.programs)]
-        return [(dst, word) for dst, word in rows.fetchall()], right
+        return list(self.barriers_at), right
 
-    def _use(self, dst: int, op: int, raddr: int) -> str:
+    def _use(self, posted: Posted) -> str:
         """What an operation is for; the addresses are those that its target says."""
-        at = self.programs[dst]
+        at = self.programs[posted.dst]
         tail = at[EXCHANGED] - _LINE_BYTES
         words = {tail: TAIL, at[EXCHANGED]: EXCHANGED, at[COUNTED]: COUNTED}
-        return IDS if op == Op.PUT else words.get(raddr, "unknown")
+        return IDS if posted.op == Op.PUT else words.get(posted.raddr, "unknown")
 
     def traffic(self) -> tuple[dict[tuple[Way, str], Amount], dict[tuple[Way, str], Amount]]:
         """Of each level, pair of ranks and use: as traced, as counted."""
         found: Counter[tuple[Way, str]] = Counter()
         moved: Counter[tuple[Way, str]] = Counter()
-        rows = self.sql.execute(
-            "select level, src_proc, dst_proc, op, raddr, size_bytes from levels"
-        )
-        for level, src, dst, op, raddr, size_bytes in rows.fetchall():
-            key = ((level, src, dst), self._use(dst, op, raddr))
+        for posted in self.posted:
+            key = ((posted.level, posted.src, posted.dst), self._use(posted))
             found[key] += 1
-            moved[key] += size_bytes
+            moved[key] += posted.size_bytes
         wanted = {
             (way, use): (peer[use]["count"], peer[use]["bytes"])
             for way, peer in self.counted().items()
@@ -94,13 +85,7 @@ class Levels:
 
     def doorbells(self) -> tuple[dict[Way, int], dict[Way, int]]:
         """As traced, without repetitions, and as rung."""
-        rows = self.sql.execute(
-            "select level, src_proc, dst_proc, count(*) from levels l"
-            " join 'parquet/doorbells/*.parquet' d on d.proc = l.src_proc and d.qp = l.qp"
-            f" and d.index = l.index + 1 and d.flags & {int(DoorbellFlag.AGAIN)} = 0 group by all"
-        )
-        found = {(level, src, dst): count for level, src, dst, count in rows.fetchall()}
-        return found, {way: peer["rings"] for way, peer in self.counted().items()}
+        return dict(self.rung), {way: peer["rings"] for way, peer in self.counted().items()}
 
     def barriers(self) -> list[tuple[int, int, int]]:
         """Of each barrier's atomic: when it was rung, when traced, when its target saw all come.
@@ -108,17 +93,14 @@ class Levels:
         By the clock of the kernels; that of the trace is the TSC.
         """
         counted, found = self.counted(), []
-        rows = self.sql.execute(
-            "select level, src_proc, dst_proc, raddr, t_tsc from levels"
-            f" where op = {int(Op.ATOMIC_FETCH)}"
-        )
-        for level, src, dst, raddr, t_tsc in rows.fetchall():
-            use = self._use(dst, Op.ATOMIC_FETCH, raddr)
-            if use == TAIL:
+        for posted in self.posted:
+            use = self._use(posted)
+            if posted.op != Op.ATOMIC_FETCH or use == TAIL:
                 continue
             which = (EXCHANGED, COUNTED).index(use)
-            passed = self.programs[dst]["levels"][level]["passed"][which]
-            found.append((counted[level, src, dst]["posted"][which], t_tsc, passed))
+            passed = self.programs[posted.dst]["levels"][posted.level]["passed"][which]
+            rang = counted[posted.level, posted.src, posted.dst]["posted"][which]
+            found.append((rang, posted.t_tsc, passed))
         return found
 
 

@@ -6,6 +6,7 @@ By hand: ``python -m tests.rigs.mlx5.build FOLDER [NVCC]``.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,7 @@ SOURCES = Path(__file__).parent / "native"
 _FLAGS = ["-std=gnu11", "-O2", "-g", "-fPIC", "-Wall", "-Wextra", "-Werror", "-pthread"]
 _SHARED = ["-shared", "-fvisibility=hidden", "-Wl,--no-as-needed", "-Wl,-rpath,$ORIGIN"]
 _ENGINE = ("decode", "memory", "objects", "mailbox", "cqe", "execute", "target", "engine")
-_COMMON = ("options", "cuda", "setup", "devx", "exchange", "report")
+_COMMON = ("options", "cuda", "setup", "verbs", "devx", "exchange", "report")
 _PAIR = tuple(f"pair_{name}" for name in (*_COMMON, "main", "verify"))
 _BFS = (*(f"pair_{name}" for name in _COMMON), "bfs_main", "bfs_graph")
 _KERNELS = ("pair_kernel", "bfs_kernel")
@@ -30,7 +31,7 @@ class Built:
 
     Attributes:
         nic: Folder of libibverbs and libmlx5 of the emulated NIC.
-        driver: Folder of the stand-in's libcuda.
+        driver: Folder of the stand-in's libcuda and libcupti.
         pair: The program.
         kernels: Of the program, for the stand-in.
         cubin: The same for a GPU, when nvcc was named.
@@ -60,7 +61,7 @@ def compile_c(target: Path, names: tuple[str, ...], *options: str) -> Path:
 def _library(folder: Path, name: str, names: tuple[str, ...], *options: str) -> Path:
     """A shared library that is also found without its version."""
     target = compile_c(folder / name, names, *_SHARED, f"-Wl,-soname,{name}", *options)
-    bare = folder / name.removesuffix(".1")
+    bare = folder / re.sub(r"\.\d+$", "", name)
     if bare != target and not bare.is_symlink():
         bare.symlink_to(name)
     return target
@@ -89,8 +90,9 @@ def build(folder: Path, nvcc: str | None = None) -> Built:
         nic, "libibverbs.so.1", ("verbs", "verbs_queues"), _versions("libibverbs"), *engine
     )
     _library(nic, "libmlx5.so.1", ("mlx5dv",), _versions("libmlx5"), *engine, str(verbs))
-    stand_in = ("fake_driver", "fake_memory", "fake_stream")
-    _library(driver, "libcuda.so.1", stand_in, "-ldl")
+    stand_in = ("fake_driver", "fake_kernels", "fake_memory", "fake_stream")
+    cuda = _library(driver, "libcuda.so.1", stand_in, "-ldl")
+    _library(driver, "libcupti.so.13", ("fake_cupti",), str(cuda))
     # Linked with the system's libraries: the emulated ones must have the same symbol versions.
     links = ("-lmlx5", "-libverbs", "-ldl")
     compile_c(programs / "gpu_pair", _PAIR, *links)

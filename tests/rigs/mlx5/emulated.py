@@ -62,6 +62,7 @@ class Node:
         rounds: What gpu_pair printed of each round; gpu_bfs has one.
         nic: The NIC's counts: ``lid``, ``bad_doorbells``, ``lives``.
         wqes: In the order in which they were completed.
+        out: Folder of what it wrote.
     """
 
     pid: int
@@ -70,6 +71,7 @@ class Node:
     rounds: list[dict[str, Any]]
     nic: dict[str, Any]
     wqes: list[Wqe]
+    out: Path
 
     @property
     def program(self) -> dict[str, Any]:
@@ -119,6 +121,7 @@ def _node(process: subprocess.Popen[str], out: Path, timeout_s: float) -> Node:
         wqes=[Wqe(*map(int, line.split())) for line in lines.read_text().splitlines()]
         if lines.exists()
         else [],
+        out=out,
     )
 
 
@@ -150,7 +153,7 @@ class Emulated:
         built: What was compiled.
         gpu: Whether a real one is used.
         timeout_s: Of a program; then it is killed.
-        cpus: Of each rank; ranks without any run anywhere.
+        cpus: Of each rank; where there are fewer than ranks, all run anywhere.
     """
 
     built: Built
@@ -160,13 +163,14 @@ class Emulated:
 
     def environment(self, out: Path, **more: str) -> dict[str, str]:
         """For programs; `out` is the folder of the NIC's journal."""
+        tracer = os.environ.get("LD_PRELOAD", "")
         paths = [self.built.nic] if self.gpu else [self.built.nic, self.built.driver]
         return {
             **os.environ,
             "LD_LIBRARY_PATH": ":".join(map(str, paths)),
             "MLX5EMU_OUT": str(out),
             "MLX5EMU_LOG": "1",
-            **({"LD_PRELOAD": str(self.built.strip)} if self.gpu else {}),
+            **({"LD_PRELOAD": f"{tracer} {self.built.strip}".strip()} if self.gpu else {}),
             **more,
         }
 
@@ -206,7 +210,7 @@ class Emulated:
             command = [*command, f"size={ranks}", f"folder={meet}"]
         processes = [
             self._start(
-                rank,
+                self.cpus[rank] if ranks <= len(self.cpus) else None,
                 [*command, f"rank={rank}"],
                 self.environment(out, PMI_RANK=str(rank), PMI_SIZE=str(ranks), **environment),
             )
@@ -220,11 +224,11 @@ class Emulated:
                 process.wait()
 
     def _start(
-        self, rank: int, command: list[str], environment: dict[str, str]
+        self, cpus: Cpus | None, command: list[str], environment: dict[str, str]
     ) -> subprocess.Popen[str]:
-        if rank < len(self.cpus):
-            command = ["taskset", "-c", self.cpus[rank].program, *command]
-            environment = environment | self.cpus[rank].environment
+        if cpus:
+            command = ["taskset", "-c", cpus.program, *command]
+            environment = environment | cpus.environment
         return subprocess.Popen(
             command,
             env=environment,

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import duckdb
 import pytest
-from plain_reader import read_all
 
 from sigmatrace import api
+from tests.rigs.mlx5 import bfs_levels
 from tests.rigs.mlx5.bfs import FAR, Graph, found_by, rmat
-from tests.rigs.mlx5.bfs_levels import COUNTED, EXCHANGED, TAIL, Levels, documented_sql, opened
+from tests.rigs.mlx5.bfs_levels import COUNTED, EXCHANGED, TAIL, Levels
+from tests.rigs.mlx5.bfs_sql import documented_sql, levels_of, opened
 from tests.rigs.mlx5.emulated import Emulated, Node
-from tests.rigs.mlx5.test_traced import Traced, judge
+from tests.rigs.mlx5.gpu import bfs as raw
+from tests.rigs.mlx5.gpu.judge import Traced, slot_by_slot
+from tests.rigs.mlx5.gpu.trace import read_all
 
 CLOCK_ERROR_NS = 10_000
 CASES = {
@@ -33,6 +37,8 @@ class Searched:
         found: Distances.
         ranks: Process by process: what the program and its NIC say, and the raw trace.
         result: Of the pipeline.
+        sql: Its output, with the documentation's views.
+        levels: By them.
     """
 
     graph: Graph
@@ -40,6 +46,7 @@ class Searched:
     found: list[int]
     ranks: list[Traced]
     result: api.Result
+    sql: duckdb.DuckDBPyConnection
     levels: Levels
 
     @property
@@ -54,7 +61,7 @@ class Searched:
     def documented(self, word: str) -> list[tuple[int, ...]]:
         """What the documentation's statement with a word gives."""
         (statement,) = [statement for statement in documented_sql() if word in statement]
-        return self.levels.sql.execute(statement).fetchall()
+        return self.sql.execute(statement).fetchall()
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -84,15 +91,17 @@ def searched(
     for node in nodes:
         assert node.returncode == 0, node.stderr
         assert node.posted == node.executed == node.journal
-    files = {rank.header["pid"]: rank for rank in read_all(folder / "trace")}
+    files = read_all(folder / "trace")
     result = api.run(folder / "trace", ["parquet"])
+    sql = opened(result.out)
     return Searched(
         graph=graph,
         alone="threads=1" in options,
         found=found_by([node.program for node in nodes], folder / "run"),
         ranks=[Traced(node, files[node.pid]) for node in nodes],
         result=result,
-        levels=Levels([node.program for node in nodes], opened(result.out)),
+        sql=sql,
+        levels=levels_of([node.program for node in nodes], sql),
     )
 
 
@@ -119,7 +128,30 @@ def test_nothing_is_lost(searched: Searched) -> None:
     assert searched.result.ledger["balanced"]
     assert searched.result.ledger["lossless"]
     for traced in searched.ranks:
-        judge(traced)
+        slot_by_slot(traced)
+
+
+def test_the_rank_files_alone_say_the_same(searched: Searched) -> None:
+    """As they are read where a GPU is, without the pipeline."""
+    levels = raw.levels_of(searched.ranks)
+    assert sorted(levels.posted) == sorted(searched.levels.posted)
+    assert levels.barriers_at == searched.levels.barriers_at
+    assert levels.rung == searched.levels.rung
+
+
+def test_what_differs_is_wrong(searched: Searched) -> None:
+    levels, exact = searched.levels, searched.alone
+    assert not bfs_levels.judge(levels, exact=exact)
+    first, *rest = levels.posted
+    (way, *_) = levels.rung
+    for changed in (
+        replace(levels, posted=rest),
+        replace(levels, posted=[first._replace(size_bytes=first.size_bytes + 1), *rest]),
+        replace(levels, posted=[first._replace(level=first.level + 1), *rest]),
+        replace(levels, barriers_at=[*levels.barriers_at[1:], (0, 0)]),
+        replace(levels, rung={**levels.rung, way: levels.counted()[way]["rings"] + 1}),
+    ):
+        assert bfs_levels.judge(changed, exact=exact)
 
 
 def test_the_barrier_is_found_by_its_address(searched: Searched) -> None:
@@ -177,7 +209,7 @@ def test_arrivals_in_the_documentation(searched: Searched) -> None:
     """Each rank comes to each level's barrier, within the time that the kernels say it took."""
     rows = searched.documented("later_ns")
     assert [level for level, _ in rows] == list(range(searched.count))
-    ns_per_tick = 1e9 / searched.ranks[0].rank.header["tsc_hz"]
+    ns_per_tick = 1e9 / searched.ranks[0].rank.tsc_hz
     for level, later in rows:
         said = [node.program["levels"][level] for node in searched.nodes]
         rang = min(peer["posted"][1] for of in said for peer in of["to"])

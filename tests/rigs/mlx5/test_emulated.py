@@ -3,6 +3,7 @@ NIC counted, in each way of ringing and of setting up."""
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -202,3 +203,62 @@ def test_the_shim_for_the_real_driver(emulated: Emulated, tmp_path: Path) -> Non
     shim = str(emulated.built.strip)
     (node,) = emulated.pair(tmp_path / "with", *options, LD_PRELOAD=shim, FAKE_CUDA_MMIO="0")
     check(node)
+
+
+def test_queue_pairs_of_one_register(emulated: Emulated, tmp_path: Path) -> None:
+    """As libmlx5 has them where there are many; the page is locked once, by the library below."""
+    options = (ALL, "make=verbs", "dialect=rdma", "qps=6", "blocks=6", "ops=50")
+    env = {"LD_PRELOAD": str(emulated.built.strip), "FAKE_CUDA_MMIO": "0"}
+    (node,) = emulated.pair(tmp_path / "run", *options, MLX5EMU_QP_REGISTERS="2", **env)
+    check(node)
+    assert len(node.posted) == 6
+
+
+@pytest.mark.parametrize("make", ["devx", "verbs"])
+def test_a_dci_of_two_processes(emulated: Emulated, tmp_path: Path, make: str) -> None:
+    options = (ALL, "dci=1", f"make={make}", "dialect=rdma", "ops=50")
+    for node in emulated.pair(tmp_path / "run", *options, ranks=2):
+        check(node)
+
+
+def test_queue_pairs_that_are_given_up(emulated: Emulated, tmp_path: Path) -> None:
+    options = ("mix=write", "ops=50", "abandon=1")
+    env = {"MLX5EMU_STALL_US": "200000", "MLX5EMU_STALL_EACH_US": "0"}
+    (node,) = emulated.pair(tmp_path / "run", *options, **env)
+    assert (node.returncode, node.stderr) == (0, "")
+    assert sum(count for of in node.posted.values() for count, _ in of.values()) == 50
+    assert node.total("slots") < 50
+
+
+def _said(program: Path, emulated: Emulated, *options: str) -> tuple[int, str, str]:
+    env = emulated.environment(Path())
+    done = subprocess.run([program, *options], env=env, capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("name", ["pair", "bfs"])
+def test_programs_list_their_options(emulated: Emulated, name: str) -> None:
+    code, printed, errors = _said(getattr(emulated.built, name), emulated, "--help")
+    assert (code, errors) == (0, "")
+    assert "kernel=FILE" in printed and "gpus=N" in printed
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("kernel=/nowhere/kernel.so",), "/nowhere/kernel.so: the kernels cannot be read"),
+        (("size=2",), "folder: several processes meet in folder=PATH"),
+        (("size=2", "folder=/nowhere"), "/nowhere: several processes meet in folder=PATH"),
+        (("nice=1",), "nice: no such option"),
+        (("dialect=french",), "french: no such choice"),
+        (("ops",), "ops: not NAME=VALUE"),
+    ],
+)
+def test_what_is_missing_is_one_line(
+    emulated: Emulated, options: tuple[str, ...], why: str
+) -> None:
+    kernel = f"kernel={emulated.built.kernels}"
+    code, printed, errors = _said(emulated.built.pair, emulated, kernel, *options)
+    assert (code, printed) == (2, "")
+    (line,) = errors.splitlines()
+    assert line.startswith(f"gpu_pair: {why}")

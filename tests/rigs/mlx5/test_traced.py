@@ -1,212 +1,88 @@
-"""What is traced of GPU-initiated operations is what the emulated NIC executed, slot by slot."""
+"""What is traced of GPU-initiated operations is what the emulated NIC executed, slot by slot: the
+cases of ``make gpu-test`` one by one, on the stand-in for a GPU."""
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import duckdb
 import pytest
-from plain_reader import Rank, read_all
 
-from tests.rigs.mlx5.emulated import ALL, DIALECTS, ROOMY, Emulated, Node, Wqe
+from sigmatrace import api
+from sigmatrace.trace_format import Op
+from tests.rigs.mlx5.emulated import ALL, ROOMY, Emulated
+from tests.rigs.mlx5.gpu import cases, judge
+from tests.rigs.mlx5.gpu.cases import Case
+from tests.rigs.mlx5.gpu.runner import Runner
 
+OPS, MANY, SLOW = 24, 48, 48
 SIZES = ("ops=150", "blocks=4", "threads=2", "qps=2")
-OPERATION, REQUEST, DOORBELL, SLOT = 1, 7, 9, 10
-FIRST, INVALID = 1, 3
-DUMP = 0x23
 
 
-@dataclass(frozen=True)
-class Traced:
-    """One process: what the program and the NIC say, and the trace."""
-
-    node: Node
-    rank: Rank
-
-    @property
-    def qpns(self) -> dict[int, int]:
-        """Number of each `mlx5_qp` object."""
-        return {o["id"]: o["qpn"] for o in self.rank.objects_of("mlx5_qp") if "qpn" in o}
-
-    @property
-    def uncopied(self) -> int:
-        """Slots of which the trace says that they were not read before the queue pair's end."""
-        return sum(o.get("uncopied_slots", 0) for o in self.rank.objects_of("mlx5_qp"))
-
-    @property
-    def executed(self) -> dict[tuple[int, int], Wqe]:
-        """The NIC's WQEs by queue pair number and slot, counted since the queue pair was made."""
-        slots: Counter[int] = Counter()
-        found = {}
-        for wqe in self.node.wqes:
-            found[wqe.qpn, slots[wqe.qpn]] = wqe
-            slots[wqe.qpn] += wqe.slots
-        return found
+@pytest.fixture
+def runner(emulated: Emulated, shim: Path, tmp_path: Path) -> Runner:
+    return Runner(emulated, shim, tmp_path, str(emulated.built.driver / "libcupti.so.13"))
 
 
-def trace(
-    emulated: Emulated, shim: Path, tmp_path: Path, *options: str, ranks: int = 1, **env: str
-) -> list[Traced]:
-    """Runs gpu_pair traced; all must go well for the program itself."""
-    out = tmp_path / "trace"
-    more = {"SIGMATRACE_OUT": str(out), "SIGMATRACE_LAYERS": "mlx5dv,cuda", **env}
-    more = {"SIGMATRACE_MODE": "full", "LD_PRELOAD": str(shim), **more}
-    nodes = emulated.pair(tmp_path / "run", *options, ranks=ranks, **more)
-    found = {rank.header["pid"]: rank for rank in read_all(out)}
-    for node in nodes:
-        assert node.returncode == 0, node.stderr
-        assert node.posted == node.executed == node.journal
-        assert node.nic["bad_doorbells"] == 0
-    return [Traced(node, found[node.pid]) for node in nodes]
+@pytest.mark.parametrize("case", cases.single(OPS, MANY, SLOW), ids=lambda case: case.name)
+def test_one_process(runner: Runner, case: Case) -> None:
+    assert cases.run(runner, case)
 
 
-def _ctrl(record: dict[str, Any]) -> tuple[int, int, int]:
-    """Index, opcode and queue pair number that the slot itself says."""
-    raw = record["w0"].to_bytes(8, "little")
-    return int.from_bytes(raw[1:3], "big"), raw[3], int.from_bytes(raw[4:7], "big")
+@pytest.mark.parametrize("case", cases.pairs(300), ids=lambda case: case.name)
+def test_two_processes(runner: Runner, case: Case) -> None:
+    assert cases.run(runner, case)
 
 
-def judge(traced: Traced, *, whole: bool = True) -> None:
-    """Each slot is accounted for, and each WQE in the trace is the one that was executed.
-
-    Args:
-        traced: One process.
-        whole: Whether nothing may have been lost.
-    """
-    executed, rank = traced.executed, traced.rank
-    slots = rank.records(SLOT)
-    firsts = [record for record in slots if record["kind"] == FIRST]
-    invalid = sum(record["kind"] == INVALID for record in slots)
-    assert len(slots) + traced.uncopied == sum(wqe.slots for wqe in executed.values())
-    assert invalid == 0 or not whole
-    seen = []
-    for record in firsts:
-        wqe = executed[traced.qpns[record["qp"]], record["index"]]
-        assert _ctrl(record) == (wqe.index, wqe.opcode, wqe.qpn)
-        seen.append(wqe)
-    assert not whole or (len(seen) == len(executed) and not traced.uncopied)
-    operations = rank.records(OPERATION)
-    assert len(operations) == len(seen)
-    data = sum(wqe.size_bytes for wqe in seen if wqe.opcode != DUMP)
-    assert sum(operation["size_bytes"] for operation in operations) == data
-    asked = Counter(
-        (traced.qpns[request["object"]], request["raddr"], request["rkey"])
-        for request in rank.records(REQUEST)
-        if request["rkey"]
-    )
-    assert asked == Counter((wqe.qpn, wqe.raddr, wqe.rkey) for wqe in seen if wqe.rkey)
-    assert rank.end is not None
+def test_the_index_wraps(runner: Runner) -> None:
+    assert cases.run(runner, cases.wrap(70_000))
 
 
-@pytest.mark.parametrize(("dialect", "uar"), DIALECTS.items())
-def test_each_dialect(
-    emulated: Emulated, shim: Path, tmp_path: Path, dialect: str, uar: str
-) -> None:
-    options = (ALL, f"dialect={dialect}", f"uar={uar}", *SIZES, ROOMY)
-    for traced in trace(emulated, shim, tmp_path, *options):
-        judge(traced)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("memory=dmabuf",),
-        ("memory=host",),
-        ("dci=1",),
-        ("dci=1", "av=long"),
-        ("receives=1",),
-        ("group=16",),
-        ("uar=shared",),
-        ("uar=plain",),
-        ("uar=plain", "dialect=doca"),
-    ],
-    ids=" ".join,
-)
-def test_each_way_of_setting_up(
-    emulated: Emulated, shim: Path, tmp_path: Path, options: tuple[str, ...]
-) -> None:
-    for traced in trace(emulated, shim, tmp_path, ALL, *SIZES, ROOMY, *options):
-        judge(traced)
-
-
-@pytest.mark.parametrize("order", ["forward-first", "copy-first", "sync"])
-@pytest.mark.parametrize("slots", ["slots=32", "slots=256"])
-def test_a_small_ring_loses_nothing_silently(
-    emulated: Emulated, shim: Path, tmp_path: Path, order: str, slots: str
-) -> None:
-    options = (ALL, "ops=1000", slots)
-    for traced in trace(emulated, shim, tmp_path, *options, SIGMATRACE_DOORBELL=order):
-        judge(traced, whole=False)
+def test_doorbells_alone(runner: Runner) -> None:
+    assert cases.doorbells_alone(runner, 150)
 
 
 @pytest.mark.parametrize("reread", ["0", "1"])
-def test_a_nic_that_stands_still(
-    emulated: Emulated, shim: Path, tmp_path: Path, reread: str
-) -> None:
+def test_a_nic_that_stands_still(runner: Runner, reread: str) -> None:
     """Its answer to a repeated doorbell may overtake what was forwarded; that is not silent."""
     options = (ALL, "ops=300", "slots=64", "qps=2", "blocks=2")
-    found = trace(
-        emulated,
-        shim,
-        tmp_path,
-        *options,
-        MLX5EMU_STALL_US="3000",
-        MLX5EMU_STALL_EACH_US="3000",
-        MLX5EMU_REREAD=reread,
+    stalls = {"MLX5EMU_STALL_US": "3000", "MLX5EMU_STALL_EACH_US": "3000"}
+    with runner.traced(*options, **stalls, MLX5EMU_REREAD=reread) as (traced,):
+        judge.slot_by_slot(traced, whole=False)
+
+
+@pytest.mark.parametrize("memory", ["gpu", "host"])
+def test_where_the_driver_knows_io_memory(runner: Runner, memory: str) -> None:
+    """Registers are IO memory, the NIC reaches the GPU's memory by itself, nothing is stripped."""
+    options = (ALL, f"memory={memory}", *SIZES, ROOMY)
+    env = {"LD_PRELOAD": str(runner.shim), "FAKE_CUDA_MMIO": "1", "MLX5EMU_COPIES": "0"}
+    with runner.traced(*options, **env) as (traced,):
+        judge.slot_by_slot(traced)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_queue_pairs_of_one_register_lock_its_page_once(runner: Runner, traced: bool) -> None:
+    """A driver refuses to lock a page twice: the register's, and that of what stands for it."""
+    options = ("make=verbs", "dialect=rdma", "qps=4", "blocks=4", "mix=write,read", "slots=16")
+    start = runner.traced if traced else runner.plain
+    with start(*options, MLX5EMU_QP_REGISTERS="1") as (found,):
+        node = found.node if isinstance(found, judge.Traced) else found
+        judge.went_well(node)
+        assert len(node.posted) == 4
+
+
+@pytest.mark.parametrize("make", ["devx", "verbs"])
+def test_whom_a_dci_reaches_is_known(runner: Runner, tmp_path: Path, make: str) -> None:
+    """DC targets are made by mlx5dv_create_qp, and get their number when they become ready."""
+    options = (f"make={make}", "dialect=rdma", "dci=1", "mix=write,read,add", "ops=60", ROOMY)
+    out = tmp_path / "trace"
+    with runner.traced(*options, ranks=2, SIGMATRACE_OUT=str(out)) as found:
+        for traced in found:
+            judge.as_it_says(traced)
+    result = api.run(out, ["parquet"])
+    sql = duckdb.connect(config={"file_search_path": str(result.out)})
+    reached = sql.execute(
+        f"select src_proc, dst_proc, count(*) from 'parquet/ops/*.parquet' where op <> {Op.NOP:d}"
+        " group by all order by all"
     )
-    for traced in found:
-        judge(traced, whole=False)
-
-
-def test_the_index_wraps(emulated: Emulated, shim: Path, tmp_path: Path) -> None:
-    options = ("mix=inline", "ops=70000", "group=64", "slots=32768")
-    for traced in trace(emulated, shim, tmp_path, *options):
-        judge(traced, whole=False)
-
-
-def test_two_processes(emulated: Emulated, shim: Path, tmp_path: Path) -> None:
-    for traced in trace(emulated, shim, tmp_path, ALL, "ops=300", ROOMY, ranks=2):
-        judge(traced)
-
-
-def test_sends_of_two_processes(emulated: Emulated, shim: Path, tmp_path: Path) -> None:
-    for traced in trace(emulated, shim, tmp_path, "mix=send,imm", "ops=100", ROOMY, ranks=2):
-        judge(traced)
-
-
-@pytest.mark.parametrize("dialect", ["rdma", "rocshmem"])
-def test_queue_pairs_that_libmlx5_made(
-    emulated: Emulated, shim: Path, tmp_path: Path, dialect: str
-) -> None:
-    """Of them, doorbells alone are recorded; none is left to the NIC's own recovery."""
-    options = (ALL, f"dialect={dialect}", "make=verbs", "qps=4", "blocks=4", "ops=200", ROOMY)
-    env = {"MLX5EMU_RECOVER_US": "0", "MLX5EMU_REREAD": "0"}
-    (traced,) = trace(emulated, shim, tmp_path, *options, **env)
-    assert not traced.rank.records(SLOT)
-    doorbells = traced.rank.records(DOORBELL)
-    assert sum(record["slots"] for record in doorbells) == traced.node.total("slots")
-
-
-def test_doorbells_alone(emulated: Emulated, shim: Path, tmp_path: Path) -> None:
-    options = (ALL, *SIZES)
-    (traced,) = trace(emulated, shim, tmp_path, *options, SIGMATRACE_DOORBELL="off")
-    assert not traced.rank.records(SLOT)
-    doorbells = traced.rank.records(DOORBELL)
-    assert sum(record["slots"] for record in doorbells) == traced.node.total("slots")
-
-
-@pytest.mark.parametrize("memory", ["gpu", "dmabuf", "host"])
-def test_as_on_a_real_gpu(emulated: Emulated, shim: Path, tmp_path: Path, memory: str) -> None:
-    """Registers are ordinary memory to the driver, and the NIC needs it to reach the GPU's."""
-    (traced,) = trace(
-        emulated,
-        shim,
-        tmp_path,
-        *(ALL, f"memory={memory}", *SIZES, ROOMY),
-        LD_PRELOAD=f"{shim} {emulated.built.strip}",
-        FAKE_CUDA_MMIO="0",
-        MLX5EMU_COPIES="1",
-    )
-    judge(traced)
+    assert reached.fetchall() == [(0, 1, 60), (1, 0, 60)]

@@ -1,6 +1,7 @@
 """``python -m tests.rigs.mlx5.gpu``: runs all steps, prints verdicts, writes the results.
 
-Exit codes: 0 all is as it should be, 1 something is not, 77 there is no GPU here.
+Exit codes: 0 all is as it should be, 1 something is not, 2 of what was asked for something is
+unknown, 77 there is no GPU here.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
@@ -17,12 +19,13 @@ from pathlib import Path
 
 from tests.rigs.mlx5.build import Built, build, built_in, nvcc_found
 from tests.rigs.mlx5.emulated import Emulated
-from tests.rigs.mlx5.gpu import cases, machine, overhead
+from tests.rigs.mlx5.gpu import bfs, cases, machine, overhead
 from tests.rigs.mlx5.gpu.report import report
 from tests.rigs.mlx5.gpu.runner import NOT_RUN, PASS, Runner
 
 NO_GPU = 77
 _LIBRARY = "libsigmatrace_gpu.so"
+STEPS = ("cases", "persistent", "pairs", "bfs", "overhead")
 
 
 @dataclass(frozen=True)
@@ -30,26 +33,79 @@ class Sizes:
     """How much each step does."""
 
     ops: int
+    many: int
+    slow: int
     wrap: int
     doorbells: int
     slow_doorbells: int
     qps: int
+    searches: tuple[bfs.Search, ...]
     overhead: overhead.Size
 
 
-FULL = Sizes(150, 70_000, 2_720_000, 80_000, 8, overhead.Size(5000, 1000, 5, 20_000))
-SMALL = Sizes(12, 500, 800, 80, 2, overhead.Size(40, 10, 2, 50))
+_MANY_THREADS = ("blocks=8", "threads=4", "batch=64")
+FULL = Sizes(
+    ops=150,
+    many=512,
+    slow=2000,
+    wrap=70_000,
+    doorbells=2_720_000,
+    slow_doorbells=80_000,
+    qps=8,
+    searches=(
+        bfs.Search(14, 2),
+        bfs.Search(14, 4),
+        bfs.Search(14, 4, _MANY_THREADS),
+        bfs.Search(17, 2),
+        bfs.Search(17, 4, _MANY_THREADS),
+    ),
+    overhead=overhead.Size(5000, 1000, 9, 5000),
+)
+SMALL = Sizes(
+    ops=12,
+    many=48,
+    slow=24,
+    wrap=500,
+    doorbells=800,
+    slow_doorbells=80,
+    qps=2,
+    searches=(bfs.Search(8, 2), bfs.Search(8, 4, ("blocks=2", "threads=2", "batch=8"))),
+    overhead=overhead.Size(40, 10, 1, 50),
+)
+
+
+def _choice(words: str, known: Collection[str]) -> list[str]:
+    chosen = words.split(",")
+    unknown = [word for word in chosen if word not in known]
+    if unknown:
+        wrong = f"unknown: {', '.join(unknown)}; choose from {','.join(known)}"
+        raise argparse.ArgumentTypeError(wrong)
+    return chosen
 
 
 def _arguments(words: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="gpu-test", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="gpu-test", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--stand-in", action="store_true", help="no GPU, and small numbers")
-    parser.add_argument("--steps", default="cases,persistent,pairs,overhead", help="which of these")
-    parser.add_argument("--rings", default="mirrored,host,gpu", help="of step overhead: which")
+    parser.add_argument(
+        "--steps",
+        type=partial(_choice, known=STEPS),
+        default=list(STEPS),
+        help=f"some of {','.join(STEPS)}",
+    )
+    parser.add_argument(
+        "--rings",
+        type=partial(_choice, known=overhead.PLACES),
+        default=list(overhead.PLACES),
+        help=f"of step overhead: some of {','.join(overhead.PLACES)}",
+    )
     parser.add_argument("--rig", type=Path, help="folder where the rig was built; else: build it")
     parser.add_argument("--lib", type=Path, help=f"folder of {_LIBRARY}")
     parser.add_argument("--timeout", type=float, default=60, help="of one program, in seconds")
-    parser.add_argument("--write", type=Path, help="Markdown file for the results")
+    parser.add_argument(
+        "--write", type=Path, help="Markdown file for the results of all steps on a GPU"
+    )
     return parser.parse_args(words)
 
 
@@ -69,7 +125,7 @@ def _rig(options: argparse.Namespace, scratch: Path) -> Built:
 
 
 def _step_cases(runner: Runner, sizes: Sizes) -> None:
-    for case in (*cases.single(sizes.ops), cases.wrap(sizes.wrap)):
+    for case in (*cases.single(sizes.ops, sizes.many, sizes.slow), cases.wrap(sizes.wrap)):
         runner.judge(f"traced: {case.name}", partial(cases.run, runner, case))
     runner.judge("traced: doorbells alone", partial(cases.doorbells_alone, runner, sizes.ops))
 
@@ -92,6 +148,11 @@ def _step_pairs(runner: Runner, sizes: Sizes) -> None:
         runner.judge(f"two processes: {case.name}", partial(cases.run, runner, case))
 
 
+def _step_bfs(runner: Runner, sizes: Sizes) -> None:
+    for search in sizes.searches:
+        runner.judge(f"search: {search.name}", partial(bfs.run, runner, search))
+
+
 def _measured(runner: Runner, size: overhead.Size, tables: list[overhead.Table], at: str) -> str:
     tables.append(overhead.measure(runner, at, size))
     return "measured"
@@ -111,20 +172,31 @@ def _step_overhead(runner: Runner, sizes: Sizes, memories: list[str]) -> list[st
 
 def _steps(runner: Runner, sizes: Sizes, options: argparse.Namespace) -> list[str]:
     """All steps that are wanted; the tables' lines."""
-    wanted, lines = options.steps.split(","), []
-    if "cases" in wanted:
+    lines: list[str] = []
+    if "cases" in options.steps:
         _step_cases(runner, sizes)
-    if "persistent" in wanted:
+    if "persistent" in options.steps:
         _step_persistent(runner, sizes)
     with machine.mps(runner.scratch / "mps") as shared:
         if runner.gpu:
-            text = "two processes' kernels run at a time" if shared else "it does not start"
+            text = "several processes' kernels run at a time" if shared else "it does not start"
             runner.say("MPS", PASS if shared else NOT_RUN, text)
-        if "pairs" in wanted:
+        if "pairs" in options.steps:
             _step_pairs(runner, sizes)
-        if "overhead" in wanted:
-            lines = _step_overhead(runner, sizes, options.rings.split(","))
+        if "bfs" in options.steps:
+            _step_bfs(runner, sizes)
+        if "overhead" in options.steps:
+            lines = _step_overhead(runner, sizes, options.rings)
     return lines
+
+
+def _write(options: argparse.Namespace, text: str) -> None:
+    """The page is of the whole alone: what is in it was measured on a GPU, in one go."""
+    whole = set(options.steps) == set(STEPS) and set(options.rings) == set(overhead.PLACES)
+    if options.stand_in or not whole:
+        print(f"{options.write} stays as it is: it is written by all steps on a GPU alone")
+    else:
+        options.write.write_text(text)
 
 
 def main(words: list[str] | None = None) -> int:
@@ -139,13 +211,13 @@ def main(words: list[str] | None = None) -> int:
         rig = _rig(options, scratch)
         cpus = () if options.stand_in else machine.cpus()
         emulated = Emulated(rig, not options.stand_in, options.timeout, cpus)
-        cupti = None if options.stand_in else machine.cupti()
+        cupti = str(rig.driver / "libcupti.so.13") if options.stand_in else machine.cupti()
         runner = Runner(emulated, _library(options.lib).absolute(), scratch, cupti)
         lines = _steps(runner, SMALL if options.stand_in else FULL, options)
     text = report(found, runner, lines, begin, time.time() - begin)
     print(text)
     if options.write:
-        options.write.write_text(text)
+        _write(options, text)
     return 0 if all(verdict.outcome != "FAIL" for verdict in runner.verdicts) else 1
 
 

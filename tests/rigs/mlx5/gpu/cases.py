@@ -1,59 +1,169 @@
-"""Steps 1 to 3: every way of ringing and of setting up, millions of doorbells, two processes."""
+"""What is traced once each: ways of ringing and of setting up, lives and ends, and disturbances."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.rigs.mlx5.emulated import ALL, DIALECTS, ROOMY
-from tests.rigs.mlx5.gpu import judge
+from tests.rigs.mlx5.gpu import judge, machine
 from tests.rigs.mlx5.gpu.judge import Traced, need
 from tests.rigs.mlx5.gpu.runner import Runner
 
 _STALLS = (("MLX5EMU_STALL_US", "3000"), ("MLX5EMU_STALL_EACH_US", "3000"))
+_STANDS_STILL = (("MLX5EMU_STALL_US", "200000"), ("MLX5EMU_STALL_EACH_US", "0"))
+_SLOW = (("MLX5EMU_READ_US", "1500"),)
+_NO_RECOVERY = (("MLX5EMU_RECOVER_US", "0"), ("MLX5EMU_REREAD", "0"))
+_UNCERTAIN = {
+    "gpu: queue pair whose last doorbells may not have been seen",
+    "gpu: register whose last doorbells may not have been seen",
+}
+_LEAST_PAUSE_MS = 1.0
+
+
+def _whole(traced: Traced) -> str:
+    judge.slot_by_slot(traced)
+    return "none missing"
+
+
+def _counted(traced: Traced) -> str:
+    """What was overwritten before it was copied is counted, and nothing invented in its place."""
+    judge.slot_by_slot(traced, whole=False)
+    late = f", {traced.uncopied} not copied before the end" if traced.uncopied else ""
+    return f"{traced.invalid} overwritten before they were copied{late}: counted"
+
+
+def _overwritten(traced: Traced) -> str:
+    text = _counted(traced)
+    need(traced.invalid, "nothing was overwritten, though the copier was slow")
+    return text
+
+
+def _one_by_one(traced: Traced) -> str:
+    judge.slot_by_slot(traced)
+    return f"none missing, {judge.doorbells_one_by_one(traced)} doorbells one by one"
+
+
+def _paused(traced: Traced) -> str:
+    """The sweeper stands still: all doorbells are seen; its last look is not waited for long."""
+    judge.slot_by_slot(traced, whole=False)
+    need(traced.rank.lost.keys() <= _UNCERTAIN, f"lost: {dict(traced.rank.lost)}")
+    rings, pause_ms = judge.doorbells_one_by_one(traced), judge.longest_pause_ms(traced)
+    need(pause_ms >= _LEAST_PAUSE_MS, f"the sweeper never stood still: {pause_ms:.2f} ms at most")
+    text = f"{rings} doorbells one by one, up to {pause_ms:.1f} ms apart"
+    return f"{text}; {traced.missing} not copied before the end: counted"
+
+
+def _left(traced: Traced) -> str:
+    return f"none missing; the NIC had not come to {judge.given_up(traced)} WQEs"
+
+
+def _as_it_says(traced: Traced) -> str:
+    return "none missing" if judge.as_it_says(traced) else "doorbells alone, as the trace says"
 
 
 @dataclass(frozen=True)
 class Case:
-    """Options of gpu_pair and environment, and whether nothing may be lost."""
+    """One run of gpu_pair.
+
+    Attributes:
+        options: Of gpu_pair.
+        judged: Raises `WrongError`, or tells what was found.
+        env: Added to the environment.
+        ranks: Processes.
+        busy: Whether another program has the sweeper's processor half of the time.
+        expected: Said of it in the results.
+    """
 
     options: tuple[str, ...]
-    whole: bool = True
+    judged: Callable[[Traced], str] = _whole
     env: tuple[tuple[str, str], ...] = ()
     ranks: int = 1
+    busy: bool = False
+    expected: str = ""
 
     @property
     def name(self) -> str:
         """For the verdict."""
         words = [word for word in self.options if word not in (ALL, ROOMY)]
-        return " ".join([*words, *(f"{key}={value}" for key, value in self.env)])
+        busy = ["the sweeper's processor is busy"] if self.busy else []
+        return " ".join([*words, *(f"{key}={value}" for key, value in self.env), *busy])
 
 
-def _dialects() -> list[Case]:
-    return [Case((f"dialect={name}", f"uar={uar}")) for name, uar in DIALECTS.items()]
+def _dialects(ops: int) -> list[Case]:
+    found = []
+    for name, uar in DIALECTS.items():
+        how = (ALL, f"dialect={name}", f"uar={uar}", f"ops={ops}", "qps=2", ROOMY)
+        found.append(Case((*how, "blocks=4", "threads=2")))
+        found.append(Case((*how, "blocks=2", "window=1"), _one_by_one))
+    return found
 
 
-def _set_ups() -> list[Case]:
+def _set_ups(ops: int) -> list[Case]:
     ways = ("memory=dmabuf", "memory=host", "memory=host heap=host", "dci=1", "dci=1 av=long")
     more = ("receives=1", "group=16", "uar=shared", "uar=plain", "uar=plain dialect=doca")
-    return [Case(tuple(way.split())) for way in (*ways, *more)]
-
-
-def single(ops: int) -> list[Case]:
-    """Of one process; `ops` of each of its eight threads."""
     sizes = (ALL, f"ops={ops}", "blocks=4", "threads=2", "qps=2", ROOMY)
-    cases = [Case((*case.options, *sizes)) for case in (*_dialects(), *_set_ups())]
-    cases.append(Case((ALL, f"ops={ops}", "qps=64", "blocks=64", "memory=host", "heap=host")))
-    cases.append(Case((ALL, f"ops={ops}", "slots=64", "qps=2", "blocks=2"), False, _STALLS))
+    cases = [Case((*way.split(), *sizes)) for way in (*ways, *more)]
+    made = ("make=verbs", ALL, f"ops={ops}", "qps=4", "blocks=4", ROOMY)
+    for way in ("dialect=rdma", "dialect=rocshmem", "dialect=rdma dci=1"):
+        cases.append(Case((*way.split(), *made), _as_it_says, _NO_RECOVERY))
+    one = (("MLX5EMU_QP_REGISTERS", "1"), ("MLX5EMU_REREAD", "0"))
+    return [*cases, Case(("dialect=rdma", *made), _as_it_says, one)]
+
+
+def _lives(ops: int, many: int) -> list[Case]:
+    """Objects that end, are made anew, and are many."""
+    sizes = (ALL, f"ops={ops}", "qps=2", "blocks=2", ROOMY)
+    many_qps = (f"qps={many}", f"blocks={many}", "slots=64", "memory=host", "heap=host")
+    return [
+        Case(("lives=3", *sizes)),
+        Case(("lives=3", "uar=shared", *sizes)),
+        Case(("rounds=3", *sizes)),
+        Case(("rounds=3", "uar=plain", *sizes)),
+        Case(("rounds=3", "dialect=rocshmem", "uar=bf", *sizes)),
+        Case(("abandon=1", *sizes), _left, _STANDS_STILL),
+        Case((ALL, f"ops={ops}", "qps=64", "blocks=64", "memory=host", "heap=host")),
+        Case((ALL, "ops=11", *many_qps)),
+    ]
+
+
+def _disturbances(ops: int, slow: int) -> list[Case]:
+    """Rings that are filled wholly; a NIC and a sweeper that stand still, a copier that is slow."""
+    small = "the kernel fills the whole ring before it rings"
+    host = ("mix=inline", "memory=host", "heap=host", "qps=2", "blocks=2")
+    cases = [
+        Case((ALL, f"ops={ops}", "slots=64", "qps=2", "blocks=2"), _counted, _STALLS),
+        Case((*host, f"ops={slow}", "window=1", ROOMY), _paused, busy=True),
+        Case(
+            (*host, f"ops={40 * ops}", "slots=64"),
+            _overwritten,
+            _SLOW,
+            expected="the copier is slow",
+        ),
+    ]
     for order in ("forward-first", "copy-first", "sync"):
         for slots in ("slots=32", "slots=256"):
             options = (ALL, f"ops={ops * 4}", slots)
-            cases.append(Case(options, False, (("SIGMATRACE_DOORBELL", order),)))
+            env = (("SIGMATRACE_DOORBELL", order),)
+            cases.append(Case(options, _counted, env, expected=small))
     return cases
+
+
+def single(ops: int, many: int, slow: int) -> list[Case]:
+    """Of one process.
+
+    Args:
+        ops: Of each thread.
+        many: Queue pairs, where there are many.
+        slow: Operations of each thread where the sweeper stands still: they must take longer than
+            a turn of another program on its processor.
+    """
+    return [*_dialects(ops), *_set_ups(ops), *_lives(ops, many), *_disturbances(ops, slow)]
 
 
 def wrap(ops: int) -> Case:
     """The 16-bit index wraps, where there are enough operations."""
-    return Case(("mix=inline", f"ops={ops}", "group=64", "slots=32768", "heap=host"), False)
+    return Case(("mix=inline", f"ops={ops}", "group=64", "slots=32768", "heap=host"), _counted)
 
 
 def pairs(ops: int) -> list[Case]:
@@ -71,13 +181,17 @@ def run(runner: Runner, case: Case) -> str:
     Raises:
         WrongError: Something is not as it should be.
     """
-    with runner.traced(*case.options, ranks=case.ranks, **dict(case.env)) as found:
-        for traced in found:
-            judge.slot_by_slot(traced, whole=case.whole)
+    env = dict(case.env)
+    with (
+        machine.busy(runner.emulated.cpus if case.busy else None) as pinned,
+        runner.traced(*case.options, ranks=case.ranks, **env, **pinned) as found,
+    ):
+        told = [case.judged(traced) for traced in found]
         slots = sum(traced.node.total("slots") for traced in found)
         rings = sum(traced.node.total("doorbells") for traced in found)
         missing = sum(traced.missing for traced in found)
-    return f"{slots} slots, {rings} doorbells at the NIC, {missing} slots missing"
+    why = f" ({case.expected})" if case.expected and missing else ""
+    return f"{slots} slots, {rings} doorbells at the NIC; {'; '.join(sorted(set(told)))}{why}"
 
 
 def doorbells_alone(runner: Runner, ops: int) -> str:
@@ -88,10 +202,8 @@ def doorbells_alone(runner: Runner, ops: int) -> str:
     """
     options = (ALL, f"ops={ops}", "blocks=4", "threads=2", "qps=2")
     with runner.traced(*options, SIGMATRACE_DOORBELL="off") as (traced,):
-        judge.went_well(traced.node)
-        need(not len(traced.rank.records(judge.SLOT)), "slots were read")
+        need(not judge.as_it_says(traced), "the trace says that slots were read")
         announced = int(traced.rank.records(judge.DOORBELL)["slots"].sum())
-        need(announced == traced.node.total("slots"), f"{announced} slots announced")
     return f"{announced} slots announced, none read"
 
 

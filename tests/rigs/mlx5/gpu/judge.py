@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ from tests.rigs.mlx5.gpu.trace import Rank, Records
 OPERATION, REQUEST, DOORBELL, SLOT, KERNEL = 1, 7, 9, 10, 11
 FIRST, INVALID = 1, 3
 DUMP = 0x23
-SYNTHESIZED, AGAIN = 1, 2
+SYNTHESIZED, AGAIN, NOT_READ = 1, 2, 64
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -73,26 +74,61 @@ def _control(slots: Records) -> tuple[NDArray[np.uint64], NDArray[np.uint64], ND
     return index, raw[:, 3], raw[:, 4] << sixteen | raw[:, 5] << eight | raw[:, 6]
 
 
-def _executed(wqes: list[Wqe]) -> dict[tuple[int, int], Wqe]:
-    """The NIC's WQEs by queue pair number and slot, counted since the queue pair was made."""
-    slots: dict[int, int] = {}
+def _lives(traced: Traced) -> Iterator[tuple[int, list[Wqe]]]:
+    """What the NIC executed, life by life: the queue pair's object, and its WQEs.
+
+    A number is that of several objects when its queue pair was reset, or made anew; the lives that
+    had doorbells are those of the objects that had some, in their order.
+    """
+    objects: dict[int, list[int]] = {}
+    for qp in sorted(set(traced.rank.records(DOORBELL)["qp"].tolist())):
+        need(qp in traced.qpns, "doorbells of no queue pair")
+        objects.setdefault(traced.qpns[qp], []).append(qp)
+    journal: dict[int, deque[Wqe]] = {}
+    for wqe in traced.node.wqes:
+        journal.setdefault(wqe.qpn, deque()).append(wqe)
+    for life in traced.node.nic["lives"]:
+        if not life["doorbells"] + life["from_record"]:
+            continue
+        own, qpn = journal.get(life["qpn"], deque[Wqe]()), life["qpn"]
+        need(objects.get(qpn), f"a life of queue pair {qpn} that is not in the trace")
+        wqes, left = list[Wqe](), life["slots"]
+        while left > 0:
+            wqes.append(own.popleft())
+            left -= wqes[-1].slots
+        yield objects[qpn].pop(0), wqes
+    need(not any(objects.values()), "lives in the trace that the NIC does not know")
+
+
+def _executed(traced: Traced) -> dict[tuple[int, int], Wqe]:
+    """The NIC's WQEs by queue pair object and slot, counted since its life began."""
     found = {}
-    for wqe in wqes:
-        at = slots.get(wqe.qpn, 0)
-        found[wqe.qpn, at] = wqe
-        slots[wqe.qpn] = at + wqe.slots
+    for qp, wqes in _lives(traced):
+        at = 0
+        for wqe in wqes:
+            found[qp, at] = wqe
+            at += wqe.slots
     return found
+
+
+Control = tuple[int, int, int]
+"""Index, opcode and queue pair number."""
+
+
+def _firsts(traced: Traced) -> Iterator[tuple[tuple[int, int], Control]]:
+    """Queue pair object and index of each WQE in the trace, and what its own bytes say."""
+    slots = traced.rank.records(SLOT)
+    firsts = slots[slots["kind"] == FIRST]
+    said = zip(*(column.tolist() for column in _control(firsts)), strict=True)
+    places = zip(firsts["qp"].tolist(), firsts["index"].tolist(), strict=True)
+    yield from zip(places, said, strict=True)
 
 
 def _seen(traced: Traced, executed: dict[tuple[int, int], Wqe]) -> Iterator[Wqe]:
     """What was executed of each WQE in the trace; they must be the same."""
-    slots, qpns = traced.rank.records(SLOT), traced.qpns
-    firsts = slots[slots["kind"] == FIRST]
-    said = zip(*(column.tolist() for column in _control(firsts)), strict=True)
-    places = zip(firsts["qp"].tolist(), firsts["index"].tolist(), strict=True)
-    for control, (qp, index) in zip(said, places, strict=True):
-        wqe = executed.get((qpns[qp], index))
-        need(wqe, f"slot {index} of queue pair {qpns[qp]} was never executed")
+    for (qp, index), control in _firsts(traced):
+        wqe = executed.get((qp, index))
+        need(wqe, f"slot {index} of queue pair {traced.qpns[qp]} was never executed")
         assert wqe is not None
         need(control == (wqe.index, wqe.opcode, wqe.qpn), f"slot {index} is another WQE's")
         yield wqe
@@ -112,7 +148,7 @@ def slot_by_slot(traced: Traced, *, whole: bool = True) -> None:
     went_well(node)
     need(node.journal == node.executed, "the NIC's journal is not what it counts")
     need(rank.end is not None, "no end of the trace")
-    executed = _executed(node.wqes)
+    executed = _executed(traced)
     told = len(rank.records(SLOT)) + traced.uncopied
     need(told == node.total("slots"), f"{told} slots told of {node.total('slots')}")
     seen = list(_seen(traced, executed))
@@ -129,6 +165,62 @@ def slot_by_slot(traced: Traced, *, whole: bool = True) -> None:
     asked = sorted(zip(qps, requests["raddr"].tolist(), requests["rkey"].tolist(), strict=True))
     wanted = sorted((wqe.qpn, wqe.raddr, wqe.rkey) for wqe in seen if wqe.rkey)
     need(asked == wanted, "other remote addresses than were asked for")
+
+
+def given_up(traced: Traced) -> int:
+    """Of queue pairs that were destroyed while the NIC was at work: what the kernel had rung for.
+
+    What the NIC did is in the trace, and of all else index, number and opcode are the kernel's.
+
+    Returns:
+        WQEs that the NIC did not come to.
+
+    Raises:
+        WrongError: It is not so, or the NIC had come to all.
+    """
+    node = traced.node
+    need(node.returncode == 0, f"gpu_pair ended with {node.returncode}: {node.stderr[-600:]}")
+    need(node.nic["bad_doorbells"] == 0, "the NIC got doorbells of no queue pair")
+    executed, counted = _executed(traced), Counter[tuple[int, int]]()
+    for (qp, index), control in _firsts(traced):
+        wqe = executed.get((qp, index))
+        if wqe is not None:
+            need(control == (wqe.index, wqe.opcode, wqe.qpn), f"slot {index} is another WQE's")
+        need(control[::2] == (index & 0xFFFF, traced.qpns[qp]), f"slot {index} is not its own")
+        counted[control[2], control[1]] += 1
+    posted = {
+        (qpn, opcode): count for qpn, of in node.posted.items() for opcode, (count, _) in of.items()
+    }
+    slots = sum(qp["slots"] for qp in node.program["qps"])
+    told = len(traced.rank.records(SLOT)) + traced.uncopied
+    need(told == slots, f"{told} slots told of {slots} that the kernel filled")
+    need(not traced.uncopied and not traced.invalid, "slots missing, and the ring was not reused")
+    need(dict(counted) == posted, "other operations than the kernel posted")
+    left = sum(posted.values()) - len(executed)
+    need(left > 0, "the NIC had come to all of it: nothing was in flight")
+    return left
+
+
+def as_it_says(traced: Traced) -> bool:
+    """Slots where the trace says that WQEs were read, else doorbells alone.
+
+    Returns:
+        Whether WQEs were read.
+
+    Raises:
+        WrongError: It is not as the trace says.
+    """
+    doorbells = traced.rank.records(DOORBELL)
+    read = doorbells["flags"] & np.uint32(NOT_READ) == 0
+    if read.all():
+        slot_by_slot(traced)
+        return True
+    went_well(traced.node)
+    need(not read.any(), "of some doorbells alone WQEs were read")
+    need(not len(traced.rank.records(SLOT)), "slots were read")
+    announced, slots = int(doorbells["slots"].sum()), traced.node.total("slots")
+    need(announced == slots, f"{announced} slots announced of {slots}")
+    return False
 
 
 def doorbells_one_by_one(traced: Traced) -> int:
@@ -185,6 +277,12 @@ def inline_values(traced: Traced) -> None:
         # Control and address segments are 32 bytes; 4 bytes of the inline one; then the value.
         low, high = own["w4"] >> np.uint64(32), own["w5"] << np.uint64(32)
         need(bool((low | high == values).all()), "another value in a slot")
+
+
+def longest_pause_ms(traced: Traced) -> float:
+    """The longest time between two doorbells of all."""
+    times = np.sort(traced.rank.records(DOORBELL)["t_tsc"])
+    return float(np.diff(times).max()) * 1e3 / traced.rank.tsc_hz
 
 
 def kernels(traced: Traced, name: str, blocks: int, threads: int) -> str:

@@ -117,6 +117,35 @@ def cpus() -> tuple[Cpus, ...]:
     return tuple(found)
 
 
+@contextmanager
+def busy(cpus: tuple[Cpus, ...] | None) -> Iterator[dict[str, str]]:
+    """Another program on the processor of the first rank's sweeper, which never rests.
+
+    Args:
+        cpus: Of the ranks; of none: the sweeper's is the last one. None: nobody is disturbed.
+
+    Yields:
+        Environment that pins the tracer's threads.
+    """
+    if cpus is None:
+        yield {}
+        return
+    usable = sorted(os.sched_getaffinity(0))
+    own = cpus[0].repeater if cpus else f"{usable[-1]},{usable[-2 % len(usable)]}"
+    code = (
+        f"import os; os.sched_setaffinity(0, {{{own.split(',')[0]}}}); print(flush=True)\n"
+        "while True: pass"
+    )
+    program = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    try:
+        assert program.stdout is not None
+        program.stdout.readline()
+        yield {"SIGMATRACE_POLL_CPUS": own}
+    finally:
+        program.kill()
+        program.communicate()
+
+
 def _environment_set(wanted: dict[str, str]) -> None:
     for name in set(os.environ) - set(wanted):
         del os.environ[name]

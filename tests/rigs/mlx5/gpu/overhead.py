@@ -1,4 +1,9 @@
-"""Step 4: what tracing costs, by the GPU's own clock."""
+"""Step: what tracing costs, by the GPU's own clock.
+
+Every number is compared with that of no tracing in the same repetition: what changes slowly on the
+machine is in both. The median of these ratios is told, and beside it how far the numbers of no
+tracing are from each other: less than that is noise.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +17,27 @@ from tests.rigs.mlx5.gpu.judge import went_well
 from tests.rigs.mlx5.gpu.runner import FAIL, NOT_RUN, PASS, Runner
 
 NONE, FORWARD_FIRST = "no tracing", "forward-first"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A way of tracing.
+
+    Attributes:
+        order: `SIGMATRACE_DOORBELL`; None: no tracing.
+        each: It is measured in every so many repetitions.
+    """
+
+    order: str | None
+    each: int = 1
+
+
 SETTINGS = {
-    NONE: None,
-    "off": "off",
-    FORWARD_FIRST: "forward-first",
-    "copy-first 128": "copy-first",
-    "sync": "sync",
+    NONE: Setting(None),
+    "off": Setting("off"),
+    FORWARD_FIRST: Setting("forward-first"),
+    "copy-first 128": Setting("copy-first", 3),
+    "sync": Setting("sync", 3),
 }
 OPERATIONS = {"write": "Put+Quiet", "read": "Get", "add": "FetchAdd", "pingpong": "Ping-Pong"}
 PLACES = {
@@ -27,9 +47,12 @@ PLACES = {
     "gpu": "Send queues and all else in GPU memory: NIC and tracer take turns in the driver, what "
     "a real NIC does not",
 }
-RATE_QPS, RATE_WINDOW = 8, 8
+RATES = {"rate 8x8": (8, 8), "rate 1x64": (1, 64)}
+"""Queue pairs, and operations outstanding on each."""
 SHARES = ("p50", "p90", "p99")
+COLUMNS = (*SHARES, *RATES)
 _MOST_P50, _MOST_P99, _LEAST_RATE = 1.02, 1.15, 0.97
+_SLOWER, _SLOWER_TIMES = 10, 2  # in GPU memory: so much less of the rate, and of the times
 
 
 @dataclass(frozen=True)
@@ -37,16 +60,24 @@ class Size:
     """How much is measured.
 
     Attributes:
-        operations: Timed ones, after the warm-up.
+        operations: Timed ones, after the warm-up; half of them where the NIC is slow.
         warmup: Operations before.
         repetitions: Of everything.
-        rate: Operations of each queue pair for the rate; a tenth of them where the NIC is slow.
+        rate: Operations of each of 8 queue pairs for the rate, and eight times as many of one; a
+            tenth of them where the NIC is slow.
     """
 
     operations: int
     warmup: int
     repetitions: int
     rate: int
+
+    def of(self, memory: str) -> Size:
+        """The same for a place of the rings."""
+        if memory != "gpu":
+            return self
+        timed, warmup = self.operations // _SLOWER_TIMES, self.warmup // _SLOWER_TIMES
+        return Size(timed, warmup, self.repetitions, self.rate // _SLOWER)
 
 
 @dataclass
@@ -55,38 +86,49 @@ class Table:
 
     Attributes:
         memory: One of `PLACES`.
-        samples: One number a repetition, by setting, operation and p50, p90, p99 or rate.
+        samples: By setting, operation and one of `COLUMNS`: the number of each repetition.
         missing: Slots that the traces do not tell, by setting.
         slots: Slots that were posted while traced, by setting.
     """
 
     memory: str
-    samples: dict[tuple[str, str, str], list[float]] = field(default_factory=dict)
+    samples: dict[tuple[str, str, str], dict[int, float]] = field(default_factory=dict)
     missing: dict[str, int] = field(default_factory=dict)
     slots: dict[str, int] = field(default_factory=dict)
 
-    def add(self, setting: str, node: Node) -> None:
-        """Takes what gpu_pair printed of each round."""
+    def add(self, setting: str, repetition: int, rate: str, node: Node) -> None:
+        """Takes what gpu_pair printed of each round; `rate` is the column of mode `run`."""
         for found in node.rounds:
             if found["mode"] == "run":
                 done = sum(of["count"] for qp in found["qps"] for of in qp["operations"].values())
-                named = {"rate": done * 1e9 / found["gpu_ns"]}
+                named = {rate: done * 1e9 / found["gpu_ns"]}
             else:
                 named = {share: float(found["ns"][share]) for share in SHARES}
             operation = found["mode"] if found["mode"] == "pingpong" else found["kind"]
             for name, value in named.items():
-                self.samples.setdefault((setting, operation, name), []).append(value)
+                self.samples.setdefault((setting, operation, name), {})[repetition] = value
 
     def middle(self, setting: str, operation: str, name: str) -> float:
         """Median of the repetitions; 0: not measured."""
-        return median(self.samples.get((setting, operation, name), [0.0]))
+        return median(self.samples.get((setting, operation, name), {0: 0.0}).values())
+
+    def ratio(self, setting: str, operation: str, name: str) -> float:
+        """Median of the ratios to no tracing, each within a repetition; 1: not measured."""
+        base = self.samples.get((NONE, operation, name), {})
+        own = self.samples.get((setting, operation, name), {})
+        return median([own[i] / base[i] for i in own] or [1.0])
+
+    def noise(self, operation: str, name: str) -> tuple[float, float]:
+        """Least and most of no tracing, as ratios to its median."""
+        samples = self.samples.get((NONE, operation, name), {0: 1.0}).values()
+        return min(samples) / median(samples), max(samples) / median(samples)
 
 
 @contextmanager
 def _ran(
     runner: Runner, table: Table, setting: str, ranks: int, options: tuple[str, ...]
 ) -> Iterator[list[Node]]:
-    order = SETTINGS[setting]
+    order = SETTINGS[setting].order
     if order is None:
         with runner.plain(*options, ranks=ranks, MLX5EMU_LOG="0") as nodes:
             yield nodes
@@ -99,25 +141,22 @@ def _ran(
         yield [traced.node for traced in found]
 
 
-def _turn(runner: Runner, table: Table, size: Size, setting: str) -> None:
+def _turn(runner: Runner, table: Table, size: Size, setting: str, repetition: int) -> None:
     """Each operation once: alone, with others outstanding, and between two processes."""
-    slow = table.memory == "gpu"
-    data = "heap=gpu" if slow else "heap=host"
+    data = "heap=gpu" if table.memory == "gpu" else "heap=host"
     where = (f"memory={table.memory}", data, "bytes=8", "slots=1024")
     kinds = [kind for kind in OPERATIONS if kind != "pingpong"]
     each = (f"mix={','.join(kinds)}", f"rounds={len(kinds)}", "each=1")
     timed = (f"ops={size.warmup + size.operations}", f"warmup={size.warmup}")
-    many = (f"ops={size.rate // (10 if slow else 1)}", f"window={RATE_WINDOW}")
-    queues = (f"qps={RATE_QPS}", f"blocks={RATE_QPS}")
-    for ranks, options in (
-        (1, ("mode=time", *each, *timed)),
-        (1, ("mode=run", *each, *many, *queues)),
-        (2, ("mode=pingpong", *timed)),
-    ):
+    runs = [("", 1, ("mode=time", *each, *timed)), ("", 2, ("mode=pingpong", *timed))]
+    for rate, (qps, window) in RATES.items():
+        many = (f"ops={size.rate * 8 // qps}", f"window={window}", f"qps={qps}", f"blocks={qps}")
+        runs.append((rate, 1, ("mode=run", *each, *many)))
+    for rate, ranks, options in runs:
         with _ran(runner, table, setting, ranks, (*options, *where)) as nodes:
             for node in nodes:
                 went_well(node)
-            table.add(setting, nodes[0])
+            table.add(setting, repetition, rate, nodes[0])
 
 
 def measure(runner: Runner, memory: str, size: Size) -> Table:
@@ -126,62 +165,67 @@ def measure(runner: Runner, memory: str, size: Size) -> Table:
     Raises:
         WrongError: A program did not do what it should.
     """
-    table, names = Table(memory), list(SETTINGS)
+    table = Table(memory)
     for repetition in range(size.repetitions):
+        names = [name for name, how in SETTINGS.items() if repetition % how.each == 0]
         first = repetition % len(names)
         for setting in (*names[first:], *names[:first]):
-            _turn(runner, table, size, setting)
+            _turn(runner, table, size.of(memory), setting, repetition)
     return table
+
+
+def _range(noise: tuple[float, float]) -> str:
+    return f"{noise[0] - 1:+.1%} to {noise[1] - 1:+.1%}"
 
 
 def judge(runner: Runner, table: Table) -> None:
     """One verdict for each operation, and one for what was recovered meanwhile."""
     point = f"forward-first within 2 % at p50, 15 % at p99, 97 % of the rate, rings: {table.memory}"
     for operation, name in OPERATIONS.items():
-        shares = {
-            share: table.middle(FORWARD_FIRST, operation, share)
-            / (table.middle(NONE, operation, share) or 1.0)
-            for share in (*SHARES, "rate")
-        }
-        alone = operation == "pingpong"
-        good = shares["p50"] <= _MOST_P50 and shares["p99"] <= _MOST_P99
-        good &= alone or shares["rate"] >= _LEAST_RATE
-        text = f"p50 {shares['p50'] - 1:+.1%}, p99 {shares['p99'] - 1:+.1%}"
-        text += "" if alone else f", rate {shares['rate']:.1%}"
+        columns = SHARES if operation == "pingpong" else COLUMNS
+        ratios = {column: table.ratio(FORWARD_FIRST, operation, column) for column in columns}
+        good = ratios["p50"] <= _MOST_P50 and ratios["p99"] <= _MOST_P99
+        good &= all(ratios[rate] >= _LEAST_RATE for rate in RATES if rate in ratios)
+        parts = [
+            f"{column} {ratio - 1:+.1%} (no tracing: {_range(table.noise(operation, column))})"
+            for column, ratio in ratios.items()
+            if column != "p90"
+        ]
         outcome = (PASS if good else FAIL) if runner.gpu else NOT_RUN
-        runner.say(f"{point}: {name}", outcome, text)
+        runner.say(f"{point}: {name}", outcome, ", ".join(parts))
     lost = {setting: table.missing[setting] for setting in table.missing if table.missing[setting]}
     outcome = FAIL if lost.get(FORWARD_FIRST) else PASS
     text = f"of {sum(table.slots.values())} slots; missing: {lost or 'none'}"
     runner.say(f"all slots recovered while this was measured, rings: {table.memory}", outcome, text)
 
 
+def _cell(table: Table, setting: str, operation: str, column: str) -> str:
+    value = table.middle(setting, operation, column)
+    if not value:
+        return ""
+    if setting == NONE:
+        return f"{value:,.0f} ({_range(table.noise(operation, column))})"
+    return f"{value:,.0f} ({table.ratio(setting, operation, column) - 1:+.1%})"
+
+
 def lines(table: Table, size: Size) -> list[str]:
     """The table, in Markdown."""
-    rate = size.rate // (10 if table.memory == "gpu" else 1)
+    own = size.of(table.memory)
+    few = -(-own.repetitions // SETTINGS["sync"].each)
     text = (
-        f"{size.operations} operations of 8 bytes after {size.warmup} of warm-up, one at a time, "
-        f"by the GPU's globaltimer; median of {size.repetitions} repetitions, interleaved. "
-        f"Rate: {RATE_QPS} queue pairs with {RATE_WINDOW} operations outstanding each, "
-        f"{RATE_QPS * rate} operations. In brackets: against no tracing."
+        f"{own.operations} operations of 8 bytes after {own.warmup} of warm-up, one at a time, by "
+        f"the GPU's globaltimer. Rates: 8 queue pairs with 8 operations outstanding each, and one "
+        f"with 64; {8 * own.rate} operations. Medians of {own.repetitions} repetitions ({few} of "
+        f"copy-first and sync), interleaved. In brackets: how far the repetitions without tracing "
+        f"are from their median; of the other settings, the median of the ratios to no tracing in "
+        f"the same repetition."
     )
-    found = [
-        f"### Rings: {table.memory}",
-        "",
-        f"{PLACES[table.memory]}. {text}",
-        "",
-        "| operation | setting | p50 ns | p90 ns | p99 ns | rate 1/s | p50 of each repetition |",
-    ]
-    found.append("|---|---|---|---|---|---|---|")
+    heads = ["operation", "setting", *(f"{share} ns" for share in SHARES)]
+    heads += [f"{rate}, 1/s" for rate in RATES]
+    found = [f"### Rings: {table.memory}", "", f"{PLACES[table.memory]}. {text}", ""]
+    found += [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for operation, name in OPERATIONS.items():
         for setting in SETTINGS:
-            cells = []
-            for share in (*SHARES, "rate"):
-                value = table.middle(setting, operation, share)
-                base = table.middle(NONE, operation, share)
-                against = f" ({value / base - 1:+.1%})" if base and setting != NONE else ""
-                cells.append(f"{value:,.0f}{against}" if value else "")
-            each = sorted(table.samples.get((setting, operation, "p50"), []))
-            cells.append(f"{each[0]:,.0f} to {each[-1]:,.0f}")
+            cells = [_cell(table, setting, operation, column) for column in COLUMNS]
             found.append(f"| {name} | {setting} | {' | '.join(cells)} |")
     return found

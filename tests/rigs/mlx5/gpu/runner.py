@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from tests.rigs.mlx5.emulated import Emulated, Node
 from tests.rigs.mlx5.gpu.judge import Traced, WrongError, need
@@ -41,7 +42,7 @@ class Runner:
         emulated: The NIC, and the GPU or its stand-in.
         shim: The tracer's library.
         scratch: Folder of all that is written; each run's part is removed.
-        cupti: Where CUPTI is, or None.
+        cupti: Where CUPTI, or the stand-in's, is; None: nowhere.
         verdicts: So far.
     """
 
@@ -74,8 +75,14 @@ class Runner:
             shutil.rmtree(folder)
 
     @contextmanager
-    def traced(self, *options: str, ranks: int = 1, **env: str) -> Iterator[list[Traced]]:
-        """The same, traced.
+    def traced(
+        self,
+        *options: str,
+        ranks: int = 1,
+        program: Literal["pair", "bfs"] = "pair",
+        **env: str,
+    ) -> Iterator[list[Traced]]:
+        """Runs gpu_pair or gpu_bfs, traced.
 
         Raises:
             WrongError: A process left no trace.
@@ -92,8 +99,9 @@ class Runner:
             **env,
         }
         try:
-            nodes = self.emulated.pair(folder / "run", *options, ranks=ranks, **more)
-            found = read_all(folder / "trace")
+            start = self.emulated.pair if program == "pair" else self.emulated.bfs
+            nodes = start(folder / "run", *options, ranks=ranks, **more)
+            found = read_all(Path(more["SIGMATRACE_OUT"]))
             for node in nodes:
                 need(node.pid in found, f"no trace of a process that said: {node.stderr[-600:]}")
             yield [Traced(node, found[node.pid]) for node in nodes]

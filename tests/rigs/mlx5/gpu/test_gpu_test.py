@@ -11,8 +11,8 @@ import pytest
 
 from tests.native import plain_reader
 from tests.rigs.mlx5.emulated import Emulated
-from tests.rigs.mlx5.gpu import judge, trace
-from tests.rigs.mlx5.gpu.__main__ import NO_GPU, main
+from tests.rigs.mlx5.gpu import judge, overhead, trace
+from tests.rigs.mlx5.gpu.__main__ import NO_GPU, STEPS, main
 from tests.rigs.mlx5.gpu.judge import Traced, WrongError
 from tests.rigs.mlx5.gpu.runner import FAIL, Runner
 
@@ -125,20 +125,56 @@ def test_a_kernel_must_enclose_its_doorbells(traced: Traced) -> None:
         judge.kernels(traced, "pair_run", 2, 1)
 
 
-def test_all_steps(
+def test_all_steps_but_cases(
     emulated: Emulated, library: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The cases are run one by one by test_traced.py."""
     page = tmp_path / "results.md"
-    rig = emulated.built.nic.parent
-    words = ["--stand-in", "--rig", str(rig), "--lib", str(library), "--write", str(page)]
+    page.write_text("of a GPU")
+    steps = ",".join(step for step in STEPS if step != "cases")
+    rig = ["--rig", str(emulated.built.nic.parent), "--lib", str(library)]
+    words = ["--stand-in", f"--steps={steps}", *rig, "--write", str(page)]
     assert main(words) == 0, capsys.readouterr().out
-    printed, written = capsys.readouterr().out, page.read_text()
-    assert written in printed
-    assert FAIL not in written
-    for what in ("dialect=doca", "persistent kernel", "two processes", "overhead, rings: mirrored"):
-        assert what in written
+    printed = capsys.readouterr().out
+    assert FAIL not in printed
+    for what in ("PASS    CUPTI's kernel", "two processes", "BFS scale 8, 4 processes"):
+        assert what in printed
     for operation in ("Put+Quiet", "Get", "FetchAdd", "Ping-Pong"):
-        assert written.count(f"| {operation} | forward-first |") == 3
+        assert printed.count(f"| {operation} | forward-first |") == 3
+    assert page.read_text() == "of a GPU"
+    assert "stays as it is" in printed
+
+
+@pytest.mark.parametrize(
+    ("words", "known"), [("--steps=cases,foo", "overhead"), ("--rings=foo", "mirrored")]
+)
+def test_what_is_unknown_is_refused_at_once(
+    words: str, known: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["--stand-in", words])
+    assert end.value.code == 2
+    said = capsys.readouterr().err
+    assert "unknown: foo; choose from" in said and known in said
+
+
+def _table(rows: dict[str, list[float]]) -> overhead.Table:
+    table = overhead.Table("host")
+    for setting, values in rows.items():
+        samples = dict(zip((0, 3, 6) if len(values) == 3 else range(9), values, strict=True))
+        table.samples[setting, "write", "p50"] = samples
+    return table
+
+
+def test_ratios_are_within_a_repetition() -> None:
+    """The machine is slower from time to time: tracing is judged beside its own neighbour."""
+    none = [100.0, 200.0, 300.0, 100.0, 200.0, 300.0, 100.0, 200.0, 300.0]
+    table = _table({overhead.NONE: none, overhead.FORWARD_FIRST: [1.01 * ns for ns in none]})
+    assert table.ratio(overhead.FORWARD_FIRST, "write", "p50") == pytest.approx(1.01)
+    assert table.noise("write", "p50") == (0.5, 1.5)
+    few = _table({overhead.NONE: none, "sync": [200.0, 200.0, 150.0]})
+    assert few.ratio("sync", "write", "p50") == pytest.approx(2.0)
+    assert few.ratio("sync", "read", "p50") == 1.0
 
 
 def test_without_a_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

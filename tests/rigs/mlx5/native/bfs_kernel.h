@@ -1,7 +1,7 @@
 /* Level-synchronous breadth-first search, one persistent kernel a rank. Vertices of other ranks go
  * to their inboxes; between levels are two barriers, by FETCH_ADDs to a word of each other rank. */
 #include "bfs.h"
-#include "pair_kernel.h" /* for its queues; its kernels come along */
+#include "pair_queue.h"
 
 #define BFS_PATIENCE_NS 100000000000u
 

@@ -1,11 +1,5 @@
 /* gpu_bfs: breadth-first search over a graph that is dealt out to processes, as one persistent
- * kernel in each. Compares the distances with a search of the host's, writes its own to
- * FOLDER/distances-RANK and prints as JSON what it posted in each level. Options, NAME=VALUE:
- *   kernel=FILE      bfs_kernel.cubin, or bfs_kernel.so for the stand-in
- *   graph=FILE       uint32_t: vertices, edges, both ends of each edge      root=V
- *   batch=N          vertices of a WRITE
- *   rank=R size=N folder=PATH gpus=N blocks= threads= slots= dialect= uar= memory=
- *                    as of gpu_pair; 2 processes at least, no proxy, a register for each queue pair */
+ * kernel in each. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,12 +9,22 @@
 #include "bfs_graph.h"
 #include "pair_host.h"
 
+const char usage[] =
+    "gpu_bfs NAME=VALUE...: searches a graph by one persistent kernel in each process, compares\n"
+    "the distances with a search of the host's, writes its own to FOLDER/distances-RANK, and\n"
+    "prints as JSON what it posted in each level.\n"
+    "  kernel=FILE      bfs_kernel.cubin, or bfs_kernel.so for the stand-in\n"
+    "  graph=FILE       uint32_t: vertices, edges, both ends of each edge      root=V\n"
+    "  batch=N          vertices of a WRITE\n"
+    "  rank=R size=N folder=PATH gpus=N blocks= threads= slots= dialect= uar= memory= heap=\n"
+    "                   as of gpu_pair; 2 to 4 processes, no proxy, a register for each QP\n";
 static struct bfs bfs;
 static uint64_t bfs_at; /* the same, for the GPU */
 
 static void check(void)
 {
-    need("size", options.size < 2);
+    if (options.size < 2 || !options.graph)
+        refuse("needs", "graph=FILE and 2 to 4 processes: size=N");
     need("batch", options.batch == 0);
     need("dialect", options.args.dialect == PAIR_PROXY);
     need("uar", options.uar == UAR_SHARED || options.uar == UAR_PLAIN);

@@ -33,7 +33,21 @@ typedef void (*fake_kernel)(const struct fake_thread *, const void *argument);
 struct fake_function {
     fake_kernel call;
     unsigned bytes;
+    char name[64];
 };
+/* Runs a kernel to its end. */
+void fake_kernel_run(const struct fake_function *function, const void *argument, unsigned blocks,
+                     unsigned threads, unsigned stream);
+
+/* For the stand-in's CUPTI: what was run since it asked that it be kept, the oldest first. */
+struct fake_kernel_run {
+    const char *name;
+    uint64_t begin_ns, end_ns; /* of fake_now_ns */
+    uint32_t blocks, threads, stream, number;
+};
+FAKE_API uint64_t fake_now_ns(void);
+FAKE_API void fake_kernels_keep(void);
+FAKE_API bool fake_kernel_take(struct fake_kernel_run *run);
 
 FAKE_API int cuMemAlloc_v2(cu_pointer *at, size_t size);
 FAKE_API int cuMemFree_v2(cu_pointer at);

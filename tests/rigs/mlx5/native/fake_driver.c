@@ -166,6 +166,7 @@ FAKE_API int cuModuleGetFunction(void **out, void *module, const char *name)
         return CU_NOT_FOUND;
     *(void **)&function->call = dlsym(module, name);
     function->bytes = *bytes;
+    snprintf(function->name, sizeof(function->name), "%s", name);
     return function->call ? CU_OK : CU_NOT_FOUND;
 }
 

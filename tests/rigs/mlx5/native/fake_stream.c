@@ -2,12 +2,10 @@
 #include "fake_cuda.h"
 
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-enum { STACK = 262144, STREAMS = 256 };
+enum { STREAMS = 256 };
 
 struct task {
     struct task *next;
@@ -24,6 +22,7 @@ struct stream {
     pthread_t thread;
     struct task *first, **last;
     uint64_t enqueued, done;
+    unsigned number;
     bool ends;
 };
 struct event {
@@ -33,41 +32,6 @@ struct event {
 static struct stream *streams[STREAMS];
 static struct stream *otherwise; /* the NULL stream */
 static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER;
-
-struct worker {
-    const struct task *task;
-    struct fake_thread self;
-    pthread_t thread;
-};
-
-static void *worker_run(void *argument)
-{
-    struct worker *worker = argument;
-    worker->task->function.call(&worker->self, worker->task->argument);
-    return NULL;
-}
-
-static void kernel_run(const struct task *task)
-{
-    unsigned count = task->blocks * task->threads;
-    struct worker *workers = calloc(count, sizeof(*workers));
-    pthread_attr_t attributes;
-    pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, STACK);
-    for (unsigned i = 0; workers && i < count; i++) {
-        workers[i].task = task;
-        workers[i].self = (struct fake_thread){i / task->threads, task->blocks, i % task->threads,
-                                               task->threads};
-        if (pthread_create(&workers[i].thread, &attributes, worker_run, &workers[i])) {
-            fputs("fake cuda: no thread for the kernel\n", stderr);
-            _exit(3);
-        }
-    }
-    for (unsigned i = 0; workers && i < count; i++)
-        pthread_join(workers[i].thread, NULL);
-    pthread_attr_destroy(&attributes);
-    free(workers);
-}
 
 static void *stream_run(void *argument)
 {
@@ -84,7 +48,8 @@ static void *stream_run(void *argument)
             stream->last = &stream->first;
         pthread_mutex_unlock(&stream->lock);
         if (task->function.call)
-            kernel_run(task);
+            fake_kernel_run(&task->function, task->argument, task->blocks, task->threads,
+                            stream->number);
         else if (task->size)
             memcpy(task->to, task->from, task->size);
         free(task);
@@ -110,8 +75,9 @@ int cuStreamCreate(void **out, unsigned flags)
         return CU_OUT_OF_MEMORY;
     }
     pthread_mutex_lock(&streams_lock);
-    for (int i = 0; i < STREAMS; i++)
+    for (unsigned i = 0; i < STREAMS; i++)
         if (!streams[i]) {
+            stream->number = i + 1;
             streams[i] = stream;
             break;
         }

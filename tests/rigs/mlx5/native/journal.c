@@ -17,7 +17,7 @@ struct life {
     struct nic_counts counts;
     struct life *next;
 };
-static struct life *lives;
+static struct life *lives, **last_life = &lives; /* in the order in which they ended */
 static FILE *lines;
 static uint64_t bad_doorbells;
 static bool over;
@@ -60,8 +60,9 @@ void nic_journal_life(struct nic_qp *qp)
     struct life *life = is_empty(&qp->counts) ? NULL : calloc(1, sizeof(*life));
     if (!life)
         return;
-    *life = (struct life){qp->qpn, qp->remote_qpn, qp->remote_lid, qp->counts, lives};
-    lives = life;
+    *life = (struct life){qp->qpn, qp->remote_qpn, qp->remote_lid, qp->counts, NULL};
+    *last_life = life;
+    last_life = &life->next;
 }
 
 static void life_write(FILE *file, const struct life *life)

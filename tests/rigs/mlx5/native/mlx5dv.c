@@ -145,22 +145,33 @@ NIC_API int mlx5dv_devx_query_eqn(struct ibv_context *context, uint32_t vector, 
     return vector ? EINVAL : 0;
 }
 
-/* Of the driver's queue pairs, the DC targets. */
+/* Of the driver's queue pairs, the DC targets and the DC initiators. */
 NIC_API struct ibv_qp *mlx5dv_create_qp(struct ibv_context *context,
                                         struct ibv_qp_init_attr_ex *attr,
                                         struct mlx5dv_qp_init_attr *driver)
 {
-    bool is_dct = attr->qp_type == IBV_QPT_DRIVER && driver &&
-                  driver->comp_mask & MLX5DV_QP_INIT_ATTR_MASK_DC &&
-                  driver->dc_init_attr.dc_type == MLX5DV_DCTYPE_DCT;
-    struct nic_verbs_qp *qp = is_dct ? calloc(1, sizeof(*qp)) : NULL;
+    bool is_dc = attr->qp_type == IBV_QPT_DRIVER && driver &&
+                 driver->comp_mask & MLX5DV_QP_INIT_ATTR_MASK_DC;
+    bool is_dct = is_dc && driver->dc_init_attr.dc_type == MLX5DV_DCTYPE_DCT;
+    struct nic_verbs_qp *qp = is_dc ? calloc(1, sizeof(*qp)) : NULL;
     if (!qp) {
         errno = EOPNOTSUPP;
         return NULL;
     }
-    qp->is_dct = 1;
-    qp->qp = (struct ibv_qp){.context = context, .pd = attr->pd, .qp_type = IBV_QPT_DRIVER,
-                             .qp_num = nic_dct_add(driver->dc_init_attr.dct_access_key)};
+    qp->qp = (struct ibv_qp){.context = context, .qp_context = attr->qp_context, .pd = attr->pd,
+                             .send_cq = attr->send_cq, .recv_cq = attr->recv_cq,
+                             .srq = attr->srq, .qp_type = IBV_QPT_DRIVER,
+                             .state = IBV_QPS_RESET};
+    qp->is_dct = is_dct;
+    qp->dct_key = driver->dc_init_attr.dct_access_key;
+    bool good = is_dct ? attr->srq && attr->recv_cq
+                       : nic_verbs_queues_make(qp, attr->send_cq, attr->recv_cq,
+                                               attr->cap.max_send_wr, true);
+    if (!good) {
+        free(qp);
+        errno = EINVAL;
+        return NULL;
+    }
     return &qp->qp;
 }
 

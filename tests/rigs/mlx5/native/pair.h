@@ -69,6 +69,7 @@ struct pair_args {
     uint64_t times; /* uint64_t[]: of each operation; mode=run: begin and end of each thread */
     uint64_t bfs; /* of gpu_bfs: struct bfs */
     uint32_t qp_count, rank, operations, bytes, dialect, group, kinds, fault;
+    uint32_t abandon; /* the kernel ends without waiting for what it has posted */
     uint32_t window; /* slots that may be outstanding behind an operation; 0: all */
     uint8_t kind[PAIR_MOST_MIX];
 };

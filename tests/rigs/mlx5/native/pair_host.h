@@ -10,7 +10,10 @@
 
 #include "pair.h"
 
-enum { MOST_QPS = 256, MOST_RANKS = 4 };
+enum { MOST_QPS = 512, MOST_RANKS = 4 };
+enum { RECORD_BYTES = 8, SEND_RECORD = 4, CQ_BYTES = 64 }; /* doorbell record, its word, a CQ */
+enum { ACCESS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+                IBV_ACCESS_REMOTE_ATOMIC };
 /* MIRRORED: the send queues in the GPU and, for the NIC, in the host; the rest in the host. */
 enum memory { IN_GPU, IN_GPU_AS_DMABUF, IN_HOST, MIRRORED, UNCHOSEN };
 enum uar { UAR_OWN, UAR_SHARED, UAR_PLAIN, UAR_BF };
@@ -35,8 +38,12 @@ extern const char *const kind_names[], *const mode_names[];
 
 /* --- pair_options.c -------------------------------------------------------------------------- */
 
+/* Of --help; each program has its own. */
+extern const char usage[];
 void options_read(int count, char **texts);
 _Noreturn void fail(const char *what, long code);
+/* Ends the program because of what it was asked for. */
+_Noreturn void refuse(const char *what, const char *why);
 /* Fails unless the code is 0. */
 void need(const char *what, long code);
 bool has_kind(enum pair_kind kind);
@@ -58,7 +65,7 @@ void cuda_unregister(void *at);
 /* Runs a kernel to its end; the ns that it took. */
 uint64_t cuda_run(const char *name, const struct pair_args *args, uint32_t blocks, uint32_t threads);
 
-/* --- pair_setup.c, pair_devx.c --------------------------------------------------------------- */
+/* --- pair_setup.c ---------------------------------------------------------------------------- */
 
 /* What the other end must know. */
 struct end {
@@ -95,6 +102,18 @@ void setup_connect(void);
 /* All queue pairs are reset and connected again; the heap is as at first. */
 void setup_again(void);
 void setup_close(void);
+
+/* --- pair_verbs.c ---------------------------------------------------------------------------- */
+
+/* A queue pair of libibverbs or, as a DCI, of libmlx5; its queues are found by libmlx5. */
+void verbs_qp_make(struct queue *queue);
+void verbs_qp_connect(struct queue *queue, const struct end *peer, uint32_t remote_qpn);
+void verbs_dct_make(void);
+/* How a DCI's WQEs address the other end. */
+void verbs_av_make(struct pair_qp *qp, const struct end *peer);
+
+/* --- pair_devx.c ----------------------------------------------------------------------------- */
+
 void devx_cq(struct queue *queue, uint32_t umem, uint64_t offset, uint32_t log_size,
              bool collapsed);
 struct devx_qp {

@@ -1,22 +1,5 @@
 /* gpu_pair: posts RDMA from a GPU's kernels, in the manner of several libraries, verifies all
- * memory and prints as JSON what it posted. Options, NAME=VALUE:
- *   kernel=FILE      pair_kernel.cubin, or pair_kernel.so for the stand-in
- *   ops=N            of each thread            bytes=N        of a WRITE, READ or SEND
- *   mix=A,B,...      write read inline long add cas swap8 xor8 add4 swap4 imm send dump
- *   dialect=         nvshmem doca rdma rocshmem blueflame proxy
- *   uar=             own shared plain bf       memory=        gpu dmabuf host (of the rings)
- *                    mirrored: send queues in the GPU, and for the NIC in the host
- *   heap=            gpu dmabuf host, of the data (default: gpu, or dmabuf as the rings)
- *   qps=N blocks=N threads=N slots=N group=N   (group: operations behind one doorbell)
- *   dci=1 av=long    address vectors           make=verbs     queue pairs of libibverbs
- *   mode=            run time pingpong         warmup=N       operations left out of the times
- *   window=N         slots outstanding at most
- *   fault=           remote_key local_key bounds index number opcode: every WQE is wrong
- *   receives=1       the senders have receive queues, too, which come first in their memory
- *   lives=N          queue pairs are reset and connected again   rounds=N   all is made anew
- *   each=1           each round takes one of the mix
- *   rank=R size=N folder=PATH                  several processes; folder: where they meet
- *   gpus=N                                     that they share: rank R has R modulo N */
+ * memory and prints as JSON what it posted. */
 #include <inttypes.h>
 #include <pthread.h>
 #include <sched.h>
@@ -27,6 +10,28 @@
 
 #include "pair_host.h"
 
+const char usage[] =
+    "gpu_pair NAME=VALUE...: posts RDMA from a GPU's kernels, verifies all memory, and prints as\n"
+    "JSON what it posted.\n"
+    "  kernel=FILE      pair_kernel.cubin, or pair_kernel.so for the stand-in\n"
+    "  ops=N            of each thread            bytes=N        of a WRITE, READ or SEND\n"
+    "  mix=A,B,...      write read inline long add cas swap8 xor8 add4 swap4 imm send dump\n"
+    "  dialect=         nvshmem doca rdma rocshmem blueflame proxy\n"
+    "  uar=             own shared plain bf       memory=        gpu dmabuf host (of the rings)\n"
+    "                   mirrored: send queues in the GPU, and for the NIC in the host\n"
+    "  heap=            gpu dmabuf host, of the data (default: gpu, or dmabuf as the rings)\n"
+    "  qps=N blocks=N threads=N slots=N group=N   (group: operations behind one doorbell)\n"
+    "  dci=1 av=long    address vectors           make=verbs     queue pairs of libibverbs, or\n"
+    "                                             of mlx5dv_create_qp; else of DEVX\n"
+    "  mode=            run time pingpong         warmup=N       operations left out of the times\n"
+    "  window=N         slots outstanding at most\n"
+    "  fault=           remote_key local_key bounds index number opcode: every WQE is wrong\n"
+    "  receives=1       the senders have receive queues, too, which come first in their memory\n"
+    "  lives=N          queue pairs are reset and connected again   rounds=N   all is made anew\n"
+    "  each=1           each round takes one of the mix\n"
+    "  abandon=1        queue pairs are destroyed with operations outstanding; no verification\n"
+    "  rank=R size=N folder=PATH                  several processes; folder: where they meet\n"
+    "  gpus=N                                     that they share: rank R has R modulo N\n";
 static atomic_bool proxy_ends;
 static struct pair_args mix; /* of all rounds */
 
@@ -141,8 +146,11 @@ static uint64_t life_run(struct pair_qp *qps, uint64_t *took)
 {
     cuda_get(qps, setup.qps, options.qps * sizeof(*qps));
     *took += kernels_run(qps);
-    meet("done");
+    if (!options.args.abandon)
+        meet("done");
     cuda_get(qps, setup.qps, options.qps * sizeof(*qps));
+    if (options.args.abandon)
+        return 0;
     uint64_t wrong = options.mode == PINGPONG ? 0 : heap_verify(qps);
     /* The other end may still be asked. */
     meet("verified");
@@ -161,8 +169,8 @@ static uint64_t round_run(void)
         setup_again();
         wrong += life_run(qps, &took);
     }
-    report(qps, wrong, took);
     setup_close();
+    report(qps, wrong, took);
     return wrong;
 }
 

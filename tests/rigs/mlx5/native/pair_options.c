@@ -1,10 +1,10 @@
-/* Options of the programs, NAME=VALUE; those of gpu_pair are listed in pair_main.c, those of gpu_bfs
- * in bfs_main.c. */
+/* Options of the programs, NAME=VALUE; --help lists them. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "pair_host.h"
 
@@ -35,6 +35,13 @@ void fail(const char *what, long code)
     exit(2);
 }
 
+void refuse(const char *what, const char *why)
+{
+    fprintf(stderr, "%s: %s: %s (--help lists the options)\n", program_invocation_short_name, what,
+            why);
+    exit(2);
+}
+
 void need(const char *what, long code)
 {
     if (code)
@@ -55,7 +62,7 @@ static uint32_t choice(const char *value, const char *const *names, size_t count
     for (size_t i = 0; i < count; i++)
         if (!strcmp(value, names[i]))
             return (uint32_t)i;
-    fail(value, 0);
+    refuse(value, "no such choice");
 }
 
 static void mix_read(char *value)
@@ -122,15 +129,31 @@ static void option_read(const char *name, char *value)
         options.args.fault = choice(value, faults, COUNT(faults));
     else if (!strcmp(name, "receives"))
         options.receives = !strcmp(value, "1");
+    else if (!strcmp(name, "abandon"))
+        options.args.abandon = !strcmp(value, "1");
     else
-        fail(name, 0);
+        refuse(name, "no such option");
+}
+
+/* What is missing is said in one line, before anything is begun. */
+static void files_check(void)
+{
+    if (access(options.kernel, R_OK))
+        refuse(options.kernel, "the kernels cannot be read: kernel=FILE names them");
+    if (options.size > 1 && (!options.folder || access(options.folder, W_OK)))
+        refuse(options.folder ? options.folder : "folder", "several processes meet in folder=PATH");
 }
 
 void options_read(int count, char **texts)
 {
     for (int i = 1; i < count; i++) {
         char *equals = strchr(texts[i], '=');
-        need(texts[i], !equals);
+        if (!strcmp(texts[i], "--help")) {
+            fputs(usage, stdout);
+            exit(0);
+        }
+        if (!equals)
+            refuse(texts[i], "not NAME=VALUE");
         *equals = 0;
         option_read(texts[i], equals + 1);
     }
@@ -142,12 +165,14 @@ void options_read(int count, char **texts)
     need("group", options.args.group == 0);
     need("lives", options.lives > 1 && (has_kind(PAIR_SEND) || has_kind(PAIR_IMM)));
     need("lives", options.lives > 1 && options.verbs);
+    need("abandon", options.args.abandon && (options.size > 1 || options.mode != RUN));
     need("gpus", options.gpus == 0);
     need("window", options.args.window > options.slots);
     need("heap", options.heap == MIRRORED);
     need("mix", options.mode == TIME && options.args.kinds != 1 && !options.each);
     if (options.heap == UNCHOSEN)
         options.heap = options.memory == IN_GPU_AS_DMABUF ? IN_GPU_AS_DMABUF : IN_GPU;
+    files_check();
     options.args.rank = options.rank;
     options.args.qp_count = options.qps;
 }

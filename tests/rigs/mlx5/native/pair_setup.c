@@ -8,17 +8,11 @@
 #include "pair_host.h"
 
 enum { KIND_BF = 0, KIND_PLAIN = 1, REGISTER_BYTES = 8, BF_BYTES = 512, RECEIVE_BYTES = 16 };
-enum { RECORD_BYTES = 8, CQ_BYTES = 64, LOG_TARGET = 2 };
-enum { LOG_RECEIVES = 4 };
-enum { SEND_RECORD = 4 };
+enum { LOG_TARGET = 2, LOG_RECEIVES = 4 };
 #define KIND_OWN (1u << 31)
-#define DC_KEY 0x1122334455667788u
-enum { ACCESS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-                IBV_ACCESS_REMOTE_ATOMIC };
 
 struct setup setup;
 static struct mlx5dv_devx_uar *target_uar;
-static struct ibv_qp *dct;
 
 static uint32_t log2_up(uint32_t value)
 {
@@ -201,42 +195,6 @@ static void target_make(struct queue *queue)
         receives_post(queue, ring, record);
 }
 
-static void dct_make(void)
-{
-    struct ibv_srq_init_attr srq = {.attr = {.max_wr = 16, .max_sge = 1}};
-    struct ibv_qp_init_attr_ex attr = {.qp_type = IBV_QPT_DRIVER, .pd = setup.pd,
-                                       .comp_mask = IBV_QP_INIT_ATTR_PD,
-                                       .srq = ibv_create_srq(setup.pd, &srq)};
-    struct mlx5dv_qp_init_attr driver = {.comp_mask = MLX5DV_QP_INIT_ATTR_MASK_DC,
-                                         .dc_init_attr = {.dc_type = MLX5DV_DCTYPE_DCT,
-                                                          .dct_access_key = DC_KEY}};
-    dct = mlx5dv_create_qp(setup.context, &attr, &driver);
-    need("mlx5dv_create_qp", !dct);
-    setup.mine.dct = dct->qp_num;
-    setup.mine.dc_key = DC_KEY;
-}
-
-/* Queue pairs that libibverbs makes; their queues are found by libmlx5. */
-static void verbs_make(struct queue *queue)
-{
-    struct ibv_cq *cq = ibv_create_cq(setup.context, 1, NULL, NULL, 0);
-    struct ibv_qp_init_attr attr = {.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC,
-                                    .cap = {.max_send_wr = options.slots}};
-    struct mlx5dv_qp qp = {0};
-    struct mlx5dv_cq found = {0};
-    need("create_cq", !cq);
-    queue->verbs = ibv_create_qp(setup.pd, &attr);
-    need("create_qp", !queue->verbs);
-    struct mlx5dv_obj object = {.qp = {queue->verbs, &qp}, .cq = {cq, &found}};
-    need("init_obj", mlx5dv_init_obj(&object, MLX5DV_OBJ_QP | MLX5DV_OBJ_CQ));
-    need("ring", qp.sq.wqe_cnt != options.slots);
-    queue->qpn = queue->verbs->qp_num;
-    queue->sq = cuda_register_memory(qp.sq.buf, (size_t)qp.sq.wqe_cnt * qp.sq.stride);
-    queue->record = cuda_register_memory(qp.dbrec, RECORD_BYTES) + SEND_RECORD;
-    queue->cq_at = cuda_register_memory(found.buf, CQ_BYTES);
-    queue->db = cuda_register(qp.bf.reg, 2 * (size_t)qp.bf.size);
-}
-
 void setup_queues(void)
 {
     uint32_t messages = 0;
@@ -248,47 +206,17 @@ void setup_queues(void)
     target_uar = mlx5dv_devx_alloc_uar(setup.context, KIND_PLAIN);
     need("alloc_uar", !target_uar);
     for (uint32_t k = 0; options.verbs && k < options.qps; k++) {
-        verbs_make(&setup.sender[k]);
+        verbs_qp_make(&setup.sender[k]);
         setup.mine.sender[k] = setup.sender[k].qpn;
     }
     if (!options.verbs)
         senders_make();
     if (options.dci)
-        dct_make();
+        verbs_dct_make();
     for (uint32_t k = 0; !options.dci && k < options.qps; k++) {
         target_make(&setup.target[k]);
         setup.mine.target[k] = setup.target[k].qpn;
     }
-}
-
-static void verbs_connect(struct queue *queue, const struct end *peer, uint32_t remote_qpn)
-{
-    static const enum ibv_qp_state states[] = {IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS};
-    struct ibv_qp_attr attr = {.dest_qp_num = remote_qpn, .port_num = 1,
-                               .ah_attr = {.dlid = (uint16_t)peer->lid, .port_num = 1,
-                                           .grh.dgid = peer->gid, .is_global = 1}};
-    for (int i = 0; i < 3; i++) {
-        attr.qp_state = states[i];
-        need("modify_qp", ibv_modify_qp(queue->verbs, &attr,
-                                        IBV_QP_STATE | IBV_QP_DEST_QPN | IBV_QP_AV | IBV_QP_PORT));
-    }
-}
-
-static void av_make(struct pair_qp *qp, const struct end *peer)
-{
-    struct ibv_ah_attr attr = {.dlid = (uint16_t)peer->lid, .is_global = 1, .port_num = 1,
-                               .grh = {.dgid = peer->gid}};
-    struct ibv_ah *ah = ibv_create_ah(setup.pd, &attr);
-    struct mlx5dv_ah found = {0};
-    struct mlx5dv_obj object = {.ah = {ah, &found}};
-    need("create_ah", !ah);
-    need("init_obj", mlx5dv_init_obj(&object, MLX5DV_OBJ_AH));
-    struct mlx5_wqe_av av = *found.av;
-    av.key.dc_key = htobe64(peer->dc_key);
-    av.dqp_dct = htobe32(peer->dct | (options.long_av ? MLX5_EXTENDED_UD_AV : 0));
-    qp->av_words = options.long_av ? 12 : 4;
-    memcpy(qp->av, &av, qp->av_words * 4);
-    ibv_destroy_ah(ah);
 }
 
 static void faults_make(struct pair_qp *qp)
@@ -304,7 +232,7 @@ static void connect_all(void)
     for (uint32_t k = 0; k < options.qps; k++) {
         const struct end *to = setup_to(k), *from = setup_from(k);
         if (options.verbs)
-            verbs_connect(&setup.sender[k], to, to->target[k]);
+            verbs_qp_connect(&setup.sender[k], to, to->target[k]);
         else
             devx_connect(&setup.sender[k], to, options.dci ? 0 : to->target[k]);
         if (!options.dci)
@@ -331,7 +259,7 @@ void setup_connect(void)
         if (options.args.dialect == PAIR_PROXY)
             qps[k].proxy = cuda_memory(8, IN_HOST);
         if (options.dci)
-            av_make(&qps[k], to);
+            verbs_av_make(&qps[k], to);
     }
     setup.qps = cuda_memory(options.qps * sizeof(*qps), IN_GPU);
     cuda_put(setup.qps, qps, options.qps * sizeof(*qps));

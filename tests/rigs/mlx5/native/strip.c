@@ -6,11 +6,16 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
 
 #define STRIP_API __attribute__((visibility("default")))
 enum { IOMEMORY = 4, DMABUF = 1, NOT_FOUND = 500, FIVE_ARGUMENTS = 12000, PAGE = 4096 };
-enum { PAGES = 256 };
+enum { PAGES = 4096 };
 
 typedef int (*host_register)(void *, size_t, unsigned);
 typedef int (*host_unregister)(void *);
@@ -40,7 +45,9 @@ static void *nic(const char *name)
     return library ? real_dlsym(library, name) : NULL;
 }
 
-/* The driver locks ordinary memory by whole pages, no page twice; several registers lie on one. */
+/* The driver locks ordinary memory by whole pages, no page twice. Several registers lie on one, a
+ * register may be that of several queue pairs, and so may what a tracer gives in its place: what
+ * lies within a page is counted, and the whole page locked once. */
 static struct page {
     uint8_t *at;
     unsigned users;
@@ -59,7 +66,7 @@ static int page_add(host_register real, void *at, unsigned flags)
 {
     uint8_t *base = (uint8_t *)((uintptr_t)at & ~(uintptr_t)(PAGE - 1));
     struct page *page = page_find(at);
-    int result = page ? 0 : real(base, PAGE, flags & ~(unsigned)IOMEMORY);
+    int result = page ? 0 : real(base, PAGE, flags);
     for (int i = 0; i < PAGES && !page && !result; i++)
         if (!pages[i].users)
             page = &pages[i];
@@ -77,7 +84,9 @@ STRIP_API int cuMemHostRegister_v2(void *at, size_t size, unsigned flags)
         (bool (*)(const void *, uint64_t))nic("mlx5emu_is_uar");
     if (!real)
         return NOT_FOUND;
-    if (!is_uar || !is_uar(at, size))
+    if (is_uar && is_uar(at, size))
+        flags &= ~(unsigned)IOMEMORY;
+    if (!at || !size || (uintptr_t)at % PAGE + size > PAGE)
         return real(at, size, flags);
     pthread_mutex_lock(&lock);
     int result = page_add(real, at, flags);
@@ -120,6 +129,25 @@ STRIP_API int cuMemGetHandleForAddressRange(void *handle, uint64_t at, size_t si
     if (!result && tell && type == DMABUF)
         tell(*(int *)handle, at);
     return result;
+}
+
+/* So long before each read of memory by the kernel, in which a tracer reads rings of the host. */
+static struct timespec read_pause;
+
+__attribute__((constructor)) static void start(void)
+{
+    const char *text = getenv("MLX5EMU_READ_US");
+    unsigned long us = text ? strtoul(text, NULL, 10) : 0;
+    read_pause = (struct timespec){(time_t)(us / 1000000), (long)(us % 1000000 * 1000)};
+}
+
+STRIP_API ssize_t process_vm_readv(pid_t pid, const struct iovec *local, unsigned long locals,
+                                   const struct iovec *remote, unsigned long remotes,
+                                   unsigned long flags)
+{
+    if (read_pause.tv_sec || read_pause.tv_nsec)
+        nanosleep(&read_pause, NULL);
+    return syscall(SYS_process_vm_readv, pid, local, locals, remote, remotes, flags);
 }
 
 static void *replacement(const char *name, int version);

@@ -3,7 +3,10 @@
 #define VERBS_OBJECTS_H
 
 #include <infiniband/verbs.h>
+#include <stdbool.h>
 #include <stdint.h>
+
+#include "nic.h"
 
 struct nic_ah {
     struct ibv_ah ah;
@@ -25,7 +28,11 @@ struct nic_verbs_qp {
     uint32_t umem, sq_slots;
     uint64_t sq_at, record_at;
     uint8_t *register_at;
-    int is_dct;
+    bool is_dct, owns_register;
+    uint64_t dct_key;
 };
+/* Makes the queues of a connected queue pair or of a DCI; false: failed. By libmlx5.so.1, too. */
+NIC_API bool nic_verbs_queues_make(struct nic_verbs_qp *qp, const struct ibv_cq *send,
+                                   const struct ibv_cq *receive, uint32_t slots, bool is_dci);
 
 #endif

@@ -9,7 +9,8 @@
 #include "nic.h"
 #include "verbs_objects.h"
 
-enum { MAILBOX = 272, OUT = 16, CREATE_CQ = 0x400, CREATE_QP = 0x500, KIND_BF = 0 };
+enum { MAILBOX = 272, OUT = 16, CREATE_CQ = 0x400, CREATE_QP = 0x500, KIND_BF = 0, SERVICE_DCI = 5 };
+enum { SHARED_REGISTERS = 16 };
 
 static void put(uint8_t *in, size_t at, unsigned bytes, uint64_t value)
 {
@@ -90,25 +91,49 @@ NIC_API int ibv_destroy_srq(struct ibv_srq *srq)
     return 0;
 }
 
-static bool qp_create(struct nic_verbs_qp *qp, const struct ibv_qp_init_attr *attr)
+/* A register of its own or, as of a context with many queue pairs, one of MLX5EMU_QP_REGISTERS that
+ * all share. */
+static uint8_t *register_of(struct nic_verbs_qp *qp, uint32_t *page)
+{
+    static struct {
+        uint8_t *at;
+        uint32_t page;
+    } shared[SHARED_REGISTERS];
+    static uint32_t turn;
+    const char *text = getenv("MLX5EMU_QP_REGISTERS");
+    uint32_t count = text ? (uint32_t)strtoul(text, NULL, 10) % (SHARED_REGISTERS + 1) : 0;
+    if (!count) {
+        qp->owns_register = true;
+        return nic_uar_add(KIND_BF, page);
+    }
+    uint32_t i = turn++ % count;
+    if (!shared[i].at)
+        shared[i].at = nic_uar_add(KIND_BF, &shared[i].page);
+    *page = shared[i].page;
+    return shared[i].at;
+}
+
+bool nic_verbs_queues_make(struct nic_verbs_qp *qp, const struct ibv_cq *send,
+                           const struct ibv_cq *receive, uint32_t slots, bool is_dci)
 {
     uint8_t in[MAILBOX] = {0}, out[OUT];
     enum nic_kind kind;
-    uint32_t log_size = log2_up(attr->cap.max_send_wr > 4 ? attr->cap.max_send_wr : 4), uar;
+    uint32_t log_size = log2_up(slots > 4 ? slots : 4), uar;
     qp->sq_slots = 1u << log_size;
     qp->sq_at = 0;
     qp->record_at = (uint64_t)qp->sq_slots * NIC_SLOT;
     qp->size = qp->record_at + NIC_SLOT;
     qp->buffer = buffer_make(qp->size);
-    qp->register_at = nic_uar_add(KIND_BF, &uar);
+    qp->register_at = register_of(qp, &uar);
     if (!qp->buffer || !qp->register_at)
         return false;
     qp->umem = nic_umem_add(qp->buffer, qp->size, -1, 0);
     put(in, 0x00, 2, CREATE_QP);
+    in[0x19] = is_dci ? SERVICE_DCI : 0;
     put(in, 0x22, 1, log_size << 3);
     put(in, 0x25, 3, uar);
-    put(in, 0x95, 3, ((struct nic_verbs_cq *)(void *)attr->send_cq)->cqn);
-    put(in, 0xb5, 3, ((struct nic_verbs_cq *)(void *)attr->recv_cq)->cqn);
+    put(in, 0x95, 3, ((const struct nic_verbs_cq *)(const void *)send)->cqn);
+    put(in, 0xb5, 3, ((const struct nic_verbs_cq *)(const void *)receive)->cqn);
     put(in, 0xb8, 8, qp->record_at);
     in[0xc4] = 3; /* no receive queue */
     in[0xe8] = 0x10;
@@ -126,12 +151,28 @@ NIC_API struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr 
     qp->qp = (struct ibv_qp){.context = pd->context, .qp_context = attr->qp_context, .pd = pd,
                              .send_cq = attr->send_cq, .recv_cq = attr->recv_cq,
                              .qp_type = attr->qp_type, .state = IBV_QPS_RESET};
-    if (attr->qp_type != IBV_QPT_RC || !qp_create(qp, attr)) {
+    if (attr->qp_type != IBV_QPT_RC ||
+        !nic_verbs_queues_make(qp, attr->send_cq, attr->recv_cq, attr->cap.max_send_wr, false)) {
         free(qp);
         errno = EINVAL;
         return NULL;
     }
     return &qp->qp;
+}
+
+/* A DC target exists in the firmware, and has a number, only when it is ready to receive. */
+static int dct_modify(struct nic_verbs_qp *qp, enum ibv_qp_state state, int mask)
+{
+    int init = IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX | IBV_QP_PORT;
+    int ready = IBV_QP_MIN_RNR_TIMER | IBV_QP_AV | IBV_QP_PATH_MTU;
+    bool begins = qp->qp.state == IBV_QPS_RESET && state == IBV_QPS_INIT && (mask & init) == init;
+    bool readies = qp->qp.state == IBV_QPS_INIT && state == IBV_QPS_RTR && (mask & ready) == ready;
+    if (readies)
+        qp->qp.qp_num = nic_dct_add(qp->dct_key);
+    if (!begins && !(readies && qp->qp.qp_num))
+        return EINVAL;
+    qp->qp.state = state;
+    return 0;
 }
 
 /* The commands that the driver would give. */
@@ -146,13 +187,15 @@ NIC_API int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
     uint32_t number;
     if (!(mask & IBV_QP_STATE))
         return 0;
+    if (mine->is_dct)
+        return dct_modify(mine, attr->qp_state, mask);
     put(in, 0x00, 2, (unsigned)attr->qp_state <= IBV_QPS_ERR ? commands[attr->qp_state] : 0);
     put(in, 0x09, 3, qp->qp_num);
     put(in, 0x2d, 3, attr->dest_qp_num);
     put(in, 0x36, 2, attr->ah_attr.dlid);
     if (attr->ah_attr.is_global)
         memcpy(in + 0x40, attr->ah_attr.grh.dgid.raw, 16);
-    if (!mine->is_dct && !nic_command(in, sizeof(in), out, sizeof(out), &kind, &number))
+    if (!nic_command(in, sizeof(in), out, sizeof(out), &kind, &number))
         return EINVAL;
     qp->state = attr->qp_state;
     return 0;
@@ -164,7 +207,8 @@ NIC_API int ibv_destroy_qp(struct ibv_qp *qp)
     nic_object_destroy(NIC_QP_OBJECT, qp->qp_num);
     if (mine->buffer) {
         nic_umem_remove(mine->umem);
-        nic_uar_remove(mine->register_at);
+        if (mine->owns_register)
+            nic_uar_remove(mine->register_at);
         munmap(mine->buffer, mine->size);
     }
     free(mine);
