@@ -62,17 +62,20 @@ struct st_mlx5_library *st_mlx5_library(const void *caller)
 }
 
 /* "44.0" of ".../libmlx5.so.1.24.44.0". */
-void st_mlx5_seen(const struct st_mlx5_library *library)
+void st_mlx5_seen(struct st_mlx5_library *library)
 {
-    int saved = errno;
     Dl_info info;
     char path[PATH_MAX];
+    if (__atomic_load_n(&library->seen, __ATOMIC_ACQUIRE))
+        return;
+    int saved = errno;
     if (dladdr((void *)library->mlx5dv_init_obj, &info) && realpath(info.dli_fname, path)) {
         const char *version = strstr(path, ".so.");
         for (int dots = 0; version && dots < 3; dots++)
             version = strchr(version + 1, '.');
         st_library_seen(ST_LAYER_MLX5DV, "libmlx5", version ? version + 1 : "", path, "symbol");
     }
+    __atomic_store_n(&library->seen, 1, __ATOMIC_RELEASE);
     errno = saved;
 }
 
