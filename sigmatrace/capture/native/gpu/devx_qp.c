@@ -41,10 +41,7 @@ static void close(struct st_devx_qp *qp, uint64_t t_tsc)
     struct st_object o;
     if (qp->described) {
         st_object_begin(&o, "mlx5_qp", qp->object);
-        st_object_u64(&o, "doorbells", qp->totals.doorbells);
-        st_object_u64(&o, "slots", qp->totals.slots);
-        st_object_u64(&o, "invalid_slots", qp->totals.invalid_slots);
-        st_object_u64(&o, "uncopied_slots", qp->totals.uncopied_slots);
+        st_qp_totals_put(&o, &qp->totals);
         st_object_u64(&o, "closed_tsc", t_tsc);
         st_object_end(&o);
     }
@@ -151,6 +148,7 @@ void st_devx_qp_created(struct st_devx_qp *qp, const uint8_t *in, size_t in_size
     qp->state = "reset";
     qp->object = st_object_id();
     describe(qp);
+    st_dc_look();
     say_without_record(qp, in, in_size);
 }
 
@@ -202,6 +200,7 @@ void st_devx_qp_modified(struct st_devx_qp *qp, const uint8_t *in, size_t in_siz
     if (command < ST_RST2INIT || command > ST_INIT2INIT || !states[command - ST_RST2INIT])
         return;
     uint32_t port = (uint32_t)st_mailbox(in, in_size, ST_QP_PORT);
+    st_dc_look();
     if (command == ST_RST2INIT) {
         qp->port = port;
         begin(qp);

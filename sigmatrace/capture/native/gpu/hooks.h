@@ -14,6 +14,7 @@
 
 #define ST_MLX5_WRAPPED(X)                                                                         \
     X(mlx5dv_init_obj, "MLX5_1.2")                                                                 \
+    X(mlx5dv_create_qp, "MLX5_1.3")                                                                \
     X(mlx5dv_devx_alloc_uar, "MLX5_1.7")                                                           \
     X(mlx5dv_devx_free_uar, "MLX5_1.7")                                                            \
     X(mlx5dv_devx_umem_reg, "MLX5_1.7")                                                            \
@@ -44,6 +45,9 @@ struct st_mlx5_library {
 struct st_mlx5_library *st_mlx5_library(const void *caller);
 /* Says that this copy is in use, once. (A child that is forked says itself what it inherits.) */
 void st_mlx5_seen(struct st_mlx5_library *library);
+/* Reads memory that libmlx5 may have freed, or that is a GPU's; false: it cannot be read. errno is
+ * kept. */
+bool st_mlx5_peek(void *to, const void *from, size_t size);
 /* Calls within libmlx5 itself are none of the program's. */
 extern __thread uint32_t st_mlx5_inside;
 
@@ -122,7 +126,16 @@ void st_port_put(struct st_object *o, const struct st_port *port);
 /* That of a device which has one alone. */
 struct st_port st_port_only(struct ibv_context *context, struct st_mlx5_library *library);
 
+/* --- create_qp.c: DC of libmlx5 ------------------------------------------------------------------ */
+
+/* Looks for the numbers of targets. */
+void st_dc_look(void);
+bool st_dc_is_initiator(const struct ibv_qp *qp);
+
 /* --- qp_fields.c --------------------------------------------------------------------------------- */
+
+/* What a queue pair has at its end. */
+void st_qp_totals_put(struct st_object *o, const struct st_gpu_qp_totals *totals);
 
 /* What a command that makes or changes a queue pair of this service says of it. */
 void st_qp_fields_put(struct st_object *o, uint32_t service, const uint8_t *in, size_t in_size);

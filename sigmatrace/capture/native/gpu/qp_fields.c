@@ -145,3 +145,11 @@ void st_qp_fields_put(struct st_object *o, uint32_t service, const uint8_t *in, 
                 st_mailbox(in, in_size, (enum st_field_name)rows[i].field));
     }
 }
+
+void st_qp_totals_put(struct st_object *o, const struct st_gpu_qp_totals *totals)
+{
+    st_object_u64(o, "doorbells", totals->doorbells);
+    st_object_u64(o, "slots", totals->slots);
+    st_object_u64(o, "invalid_slots", totals->invalid_slots);
+    st_object_u64(o, "uncopied_slots", totals->uncopied_slots);
+}
