@@ -166,6 +166,7 @@ static struct fake_ring *ring_of(uint32_t number)
     return ring;
 }
 
+/* By a way that no shim sees. */
 FAKE_API void fake_destroy(struct ibv_qp *qp)
 {
     struct fake_ring *ring = &fake_rings[qp->qp_num % FAKE_RINGS];
@@ -194,6 +195,22 @@ FAKE_API void fake_ready(struct ibv_qp *qp, uint32_t number)
 {
     qp->qp_num = number;
     __atomic_store_n(&qp->state, IBV_QPS_RTR, __ATOMIC_RELEASE);
+}
+
+FAKE_API int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
+{
+    int error = failing();
+    if (!error && mask & IBV_QP_STATE && attr->qp_state == IBV_QPS_RTR)
+        fake_ready(qp, __atomic_fetch_add(&objects, 1, __ATOMIC_RELAXED));
+    return error;
+}
+
+FAKE_API int ibv_destroy_qp(struct ibv_qp *qp)
+{
+    int error = failing();
+    if (!error)
+        fake_destroy(qp);
+    return error;
 }
 
 static int init(struct mlx5dv_obj *object, uint64_t types)

@@ -305,6 +305,8 @@ static const struct {
     {"pair", do_pair},
     {"dc", do_dc},
     {"ready", do_ready},
+    {"modify_qp", do_modify_qp},
+    {"destroy_qp", do_destroy_qp},
     {"look", do_look},
     {"pair_put", do_pair_put},
     {"pair_record", do_pair_record},

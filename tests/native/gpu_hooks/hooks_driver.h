@@ -20,6 +20,7 @@ int cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flag
 
 #define MLX5(X)                                                                                    \
     X(mlx5dv_init_obj, "MLX5_1.2") X(mlx5dv_create_qp, "MLX5_1.3")                                 \
+    X(ibv_modify_qp, "IBVERBS_1.1") X(ibv_destroy_qp, "IBVERBS_1.1")                               \
     X(mlx5dv_devx_uar_export_dmabuf_fd, "MLX5_1.26") X(mlx5dv_devx_alloc_uar, "MLX5_1.7")          \
     X(mlx5dv_devx_free_uar, "MLX5_1.7") X(mlx5dv_devx_umem_reg, "MLX5_1.7")                        \
     X(mlx5dv_devx_umem_reg_ex, "MLX5_1.19") X(mlx5dv_devx_umem_dereg, "MLX5_1.7")                  \
@@ -70,6 +71,8 @@ struct line {
 void do_pair(const struct line *line);
 void do_dc(const struct line *line);
 void do_ready(const struct line *line);
+void do_modify_qp(const struct line *line);
+void do_destroy_qp(const struct line *line);
 void do_look(const struct line *line);
 void do_pair_put(const struct line *line);
 void do_pair_record(const struct line *line);

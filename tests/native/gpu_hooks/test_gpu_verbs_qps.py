@@ -12,6 +12,7 @@ from hooks_script import FIRST_QPN, MEMORY, WAYS, connect, create, merged
 Hooks = Callable[..., Any]
 RC, UC, UD, XRC_SEND = 2, 3, 4, 9
 DCT, DCI = 1, 2
+RTR = 2
 OPERATION, CHANNEL, DOORBELL, SLOT = 1, 2, 9, 10
 SYNTHESIZED, NOT_READ = 1, 64
 NO_NUMBER = "gpu: DC target whose number was never seen"
@@ -97,6 +98,29 @@ def test_a_ring_that_is_gone_is_counted(hooks: Hooks, between: list[str], reason
     assert rank.end["lost"][reason] == 1, rank.end["lost"]
 
 
+def test_a_ring_is_read_before_it_is_freed(hooks: Hooks) -> None:
+    wqes = b"".join(write_wqe(index, 36, index + 1) for index in range(16)).hex()
+    script = ["init", f"pair {RC} 36", f"pair_put 0 0 {wqes[:1024]}", f"pair_put 0 8 {wqes[1024:]}"]
+    result = hooks([*script, f"pair_store 0 {doorbell(16, 36)}", "destroy_qp 0"])
+    assert result.answers[-1] == {"result": 0, "errno": 77}
+    (pair,) = merged(result.rank(), "mlx5_qp")
+    told = ("slots", "invalid_slots", "uncopied_slots")
+    assert [pair[key] for key in told] == [16, 0, 0] and "closed_tsc" in pair
+    assert sizes_by_queue_pair(result.rank()) == {pair["id"]: list(range(1, 17))}
+
+
+def test_errors_of_libibverbs_are_the_programs(hooks: Hooks) -> None:
+    script = ["init", f"pair {RC} 36", "fail 16", "destroy_qp 0", "fail 22", f"modify_qp 0 {RTR}"]
+    result = hooks(script)
+    assert [result.answers[at] for at in (3, 5)] == [
+        {"result": 16, "errno": 16},
+        {"result": 22, "errno": 22},
+    ]
+    (pair,) = merged(result.rank(), "mlx5_qp")
+    assert "closed_tsc" not in pair
+    assert result.rank().end["lost"]["gpu: queue pair whose doorbells are not followed"] == 1
+
+
 def test_a_number_that_is_given_again_is_a_new_object(hooks: Hooks) -> None:
     script = ["init", f"pair {RC} 38", "look 0"]
     script += [f"pair_put 0 0 {write_wqe(0, 38, 5).hex()}", "pair_record 0 1"]
@@ -120,6 +144,15 @@ def test_a_target_is_named_when_it_is_ready(hooks: Hooks) -> None:
     assert (target["qpn"], target["dc_access_key"]) == (0x777, 0x1122334455667788)
     assert target["slid"] == initiator["slid"] == 0x31 and target["prefix"] == initiator["prefix"]
     assert (target["slots"], target["doorbells"], target["state"]) == (0, 0, "rtr")
+    assert NO_NUMBER not in result.rank().end["lost"]
+
+
+def test_a_targets_life(hooks: Hooks) -> None:
+    script = ["init", f"dc {DCT} 9", f"modify_qp 0 {RTR}", "destroy_qp 0"]
+    result = hooks(script)
+    assert [told["result"] for told in result.answers[2:]] == [0, 0]
+    (target,) = merged(result.rank(), "mlx5_qp")
+    assert (target["qpn"], target["state"]) == (FIRST_QPN, "rtr") and "closed_tsc" in target
     assert NO_NUMBER not in result.rank().end["lost"]
 
 

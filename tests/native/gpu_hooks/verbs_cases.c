@@ -58,6 +58,19 @@ void do_ready(const struct line *line)
     printf("0");
 }
 
+void do_modify_qp(const struct line *line)
+{
+    struct ibv_qp_attr attr = {.qp_state = (enum ibv_qp_state)line->b};
+    int result = api.ibv_modify_qp(qps[line->a], &attr, IBV_QP_STATE);
+    printf("{\"result\": %d, \"errno\": %d}", result, errno);
+}
+
+void do_destroy_qp(const struct line *line)
+{
+    int result = api.ibv_destroy_qp(qps[line->a]);
+    printf("{\"result\": %d, \"errno\": %d}", result, errno);
+}
+
 void do_look(const struct line *line)
 {
     ask_of((int)line->a);

@@ -68,19 +68,18 @@ def _ctrl(record: dict[str, Any]) -> tuple[int, int, int]:
     return int.from_bytes(raw[1:3], "big"), raw[3], int.from_bytes(raw[4:7], "big")
 
 
-def judge(traced: Traced, *, whole: bool = True, lost: int = 0) -> None:
+def judge(traced: Traced, *, whole: bool = True) -> None:
     """Each slot is accounted for, and each WQE in the trace is the one that was executed.
 
     Args:
         traced: One process.
         whole: Whether nothing may have been lost.
-        lost: Slots that are missing, of which no queue pair tells.
     """
     executed, rank = traced.executed, traced.rank
     slots = rank.records(SLOT)
     firsts = [record for record in slots if record["kind"] == FIRST]
     invalid = sum(record["kind"] == INVALID for record in slots)
-    assert len(slots) + traced.uncopied + lost == sum(wqe.slots for wqe in executed.values())
+    assert len(slots) + traced.uncopied == sum(wqe.slots for wqe in executed.values())
     assert invalid == 0 or not whole
     seen = []
     for record in firsts:
@@ -177,19 +176,15 @@ def test_sends_of_two_processes(emulated: Emulated, shim: Path, tmp_path: Path) 
         judge(traced)
 
 
-@pytest.mark.parametrize("order", ["forward-first", "sync"])
 @pytest.mark.parametrize("dialect", ["rdma", "rocshmem"])
 def test_queue_pairs_that_libmlx5_made(
-    emulated: Emulated, shim: Path, tmp_path: Path, dialect: str, order: str
+    emulated: Emulated, shim: Path, tmp_path: Path, dialect: str
 ) -> None:
-    """Their rings may be gone when they are read; no doorbell is left to the NIC's own recovery."""
+    """Their rings are read before they are freed; none is left to the NIC's own recovery."""
     options = (ALL, f"dialect={dialect}", "make=verbs", "qps=4", "blocks=4", "ops=200", ROOMY)
-    env = {"MLX5EMU_RECOVER_US": "0", "MLX5EMU_REREAD": "0", "SIGMATRACE_DOORBELL": order}
+    env = {"MLX5EMU_RECOVER_US": "0", "MLX5EMU_REREAD": "0"}
     (traced,) = trace(emulated, shim, tmp_path, *options, **env)
-    assert traced.rank.end is not None
-    missing = "gpu: slots not recorded before the end of the process"
-    judge(traced, whole=False, lost=traced.rank.end["lost"].get(missing, 0))
-    assert traced.rank.records(OPERATION) or order != "sync"
+    judge(traced)
     doorbells = traced.rank.records(DOORBELL)
     assert sum(record["slots"] for record in doorbells) == traced.node.total("slots")
 

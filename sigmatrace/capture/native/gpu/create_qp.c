@@ -1,8 +1,8 @@
 /* Queue pairs of DC that libmlx5 makes. That one is an initiator (DCI) is told here alone. A target
  * (DCT) has no send queue: what counts is its number, which the address vectors of its peers name.
  *
- * libmlx5 knows that number when libibverbs' ibv_modify_qp has made the target ready, which is not
- * seen here (layer verbs may be there to see it). So it is looked up later, with the next calls that
+ * libmlx5 knows that number when libibverbs' ibv_modify_qp has made the target ready. Where that call
+ * is not seen (another shim's wrapper stands before ours), it is looked up with the next ones that
  * are, at last when the process ends: by the kernel, as the target may have been destroyed. */
 #define _GNU_SOURCE
 #include "hooks.h"
@@ -81,8 +81,7 @@ bool st_dc_is_initiator(const struct ibv_qp *qp)
     return false;
 }
 
-/* The handle was given again: libmlx5 has freed the former one. */
-static void forget(const struct ibv_qp *qp)
+void st_dc_forget(const struct ibv_qp *qp)
 {
     for EACH_DC(dc) {
         if (dc->handle != qp || !st_slot_swap(&dc->slot, ST_SLOT_READY, ST_SLOT_ENDING))
@@ -113,7 +112,7 @@ static void describe(const struct dc *dc, const struct st_port *port, uint64_t k
 static void created(const struct ibv_qp *qp, struct ibv_context *context,
                     struct st_mlx5_library *library, const struct mlx5dv_dc_init_attr *how)
 {
-    forget(qp);
+    st_dc_forget(qp); /* where its end was not seen, a former one */
     struct dc *dc = st_slot_claim(all, DC_QPS, sizeof(all[0]), &used);
     if (!dc)
         return;

@@ -131,6 +131,16 @@ struct st_port st_port_only(struct ibv_context *context, struct st_mlx5_library 
 /* Looks for the numbers of targets. */
 void st_dc_look(void);
 bool st_dc_is_initiator(const struct ibv_qp *qp);
+/* It was destroyed. */
+void st_dc_forget(const struct ibv_qp *qp);
+
+/* --- init_obj.c: a queue pair that libmlx5 made -------------------------------------------------- */
+
+struct st_pair;
+/* Before it is destroyed: what was rung is forwarded and copied. NULL: it is not known. */
+struct st_pair *st_pair_leave(const struct ibv_qp *qp);
+/* It was destroyed, at this time; 0: it was not, and is no longer followed. */
+void st_pair_destroyed(struct st_pair *pair, uint64_t t_tsc);
 
 /* --- qp_fields.c --------------------------------------------------------------------------------- */
 

@@ -1,9 +1,9 @@
 /* What libmlx5 tells of queue pairs that it made itself: their register gets a shadow, their ring
  * and their doorbell record are read.
  *
- * Both are libmlx5's own, which frees them when the queue pair is destroyed, by a function of
- * libibverbs that is not seen here: the copier reads them by the kernel or the driver, which say no
- * once they are gone, and what took their place does not pass for a slot of this queue pair. */
+ * Both are libmlx5's own, which frees them in ibv_destroy_qp. Where that is not seen (another shim's
+ * wrapper stands before ours), the copier, which reads by the kernel or the driver, is told no, or
+ * finds what took their place, and that does not pass for a slot of this queue pair. */
 #define _GNU_SOURCE
 #include <string.h>
 
@@ -11,15 +11,16 @@
 
 #define PAIRS 4096u
 
-struct pair {
+struct st_pair {
     uint32_t slot;
     uint32_t qpn, object;
     const void *shadow;
     const struct ibv_qp *handle;
     const void *sq, *dbrec;
+    struct st_gpu_qp_totals totals;
 };
 
-static struct pair pairs[PAIRS];
+static struct st_pair pairs[PAIRS];
 static uint32_t used; /* those beyond have never been */
 
 static const char *type_name(const struct ibv_qp *qp)
@@ -51,7 +52,7 @@ static bool decodes(const struct ibv_qp *qp, const struct mlx5dv_qp *told)
            told->sq.stride == ST_GPU_SLOT_BYTES;
 }
 
-static struct pair *find(const void *shadow, uint32_t qpn)
+static struct st_pair *find(const void *shadow, uint32_t qpn)
 {
     for (uint32_t i = 0; i < __atomic_load_n(&used, __ATOMIC_ACQUIRE); i++)
         if (st_slot_is(&pairs[i].slot, ST_SLOT_READY) && pairs[i].qpn == qpn &&
@@ -60,7 +61,7 @@ static struct pair *find(const void *shadow, uint32_t qpn)
     return NULL;
 }
 
-static void describe(const struct pair *pair, const struct st_uar *uar, const struct ibv_qp *qp,
+static void describe(const struct st_pair *pair, const struct st_uar *uar, const struct ibv_qp *qp,
                      const struct mlx5dv_qp *told)
 {
     struct st_object o;
@@ -79,7 +80,7 @@ static void describe(const struct pair *pair, const struct st_uar *uar, const st
 
 /* Such a register may be many queue pairs': the records tell what was overwritten before it was
  * seen. */
-static void follow(const struct pair *pair, const struct st_uar *uar, const struct ibv_qp *qp,
+static void follow(const struct st_pair *pair, const struct st_uar *uar, const struct ibv_qp *qp,
                    const struct mlx5dv_qp *told)
 {
     struct st_gpu_qp_new new = {.qpn = pair->qpn,
@@ -99,7 +100,7 @@ static void follow(const struct pair *pair, const struct st_uar *uar, const stru
         st_lost("gpu: queue pair whose doorbells are not followed", 1);
 }
 
-static void learn(struct pair *pair, const struct st_uar *uar, const struct ibv_qp *qp,
+static void learn(struct st_pair *pair, const struct st_uar *uar, const struct ibv_qp *qp,
                   const struct mlx5dv_qp *told)
 {
     pair->object = st_object_id();
@@ -109,12 +110,12 @@ static void learn(struct pair *pair, const struct st_uar *uar, const struct ibv_
     describe(pair, uar, qp, told);
 }
 
-static void close(uint32_t object, const struct st_gpu_qp_totals *totals)
+static void close(const struct st_pair *pair, uint64_t t_tsc)
 {
     struct st_object o;
-    st_object_begin(&o, "mlx5_qp", object);
-    st_qp_totals_put(&o, totals);
-    st_object_u64(&o, "closed_tsc", st_now());
+    st_object_begin(&o, "mlx5_qp", pair->object);
+    st_qp_totals_put(&o, &pair->totals);
+    st_object_u64(&o, "closed_tsc", t_tsc);
     st_object_end(&o);
 }
 
@@ -127,16 +128,15 @@ static bool is_fresh(const struct mlx5dv_qp *told)
 
 /* Asked once more, or another queue pair to which the number was given again; all else may be equal
  * then, but its record begins anew. */
-static void look_again(struct pair *pair, const struct st_uar *uar, const struct ibv_qp *qp,
+static void look_again(struct st_pair *pair, const struct st_uar *uar, const struct ibv_qp *qp,
                        const struct mlx5dv_qp *told)
 {
-    struct st_gpu_qp_totals totals;
     bool same = pair->handle == qp && pair->sq == told->sq.buf && pair->dbrec == told->dbrec;
     if (same && !is_fresh(told))
         return;
-    st_gpu_qp_remove(pair->shadow, pair->qpn, &totals);
-    if (!same || totals.doorbells) {
-        close(pair->object, &totals);
+    st_gpu_qp_remove(pair->shadow, pair->qpn, &pair->totals);
+    if (!same || pair->totals.doorbells) {
+        close(pair, st_now());
         learn(pair, uar, qp, told);
     }
     follow(pair, uar, qp, told);
@@ -144,7 +144,7 @@ static void look_again(struct pair *pair, const struct st_uar *uar, const struct
 
 static void met(const struct st_uar *uar, const struct ibv_qp *qp, const struct mlx5dv_qp *told)
 {
-    struct pair *pair = find(uar->shadow, qp->qp_num);
+    struct st_pair *pair = find(uar->shadow, qp->qp_num);
     if (pair) {
         look_again(pair, uar, qp, told);
         return;
@@ -157,6 +157,29 @@ static void met(const struct st_uar *uar, const struct ibv_qp *qp, const struct 
     learn(pair, uar, qp, told);
     follow(pair, uar, qp, told);
     st_slot_set(&pair->slot, ST_SLOT_READY);
+}
+
+struct st_pair *st_pair_leave(const struct ibv_qp *qp)
+{
+    for (uint32_t i = 0; i < __atomic_load_n(&used, __ATOMIC_ACQUIRE); i++) {
+        struct st_pair *pair = &pairs[i];
+        if (!st_slot_is(&pair->slot, ST_SLOT_READY) || pair->handle != qp ||
+            pair->qpn != qp->qp_num ||
+            !st_slot_swap(&pair->slot, ST_SLOT_READY, ST_SLOT_ENDING))
+            continue;
+        st_gpu_qp_remove(pair->shadow, pair->qpn, &pair->totals);
+        return pair;
+    }
+    return NULL;
+}
+
+void st_pair_destroyed(struct st_pair *pair, uint64_t t_tsc)
+{
+    if (t_tsc)
+        close(pair, t_tsc);
+    else
+        st_lost("gpu: queue pair whose doorbells are not followed", 1);
+    st_slot_set(&pair->slot, ST_SLOT_FREE);
 }
 
 static void replace(const struct ibv_qp *qp, struct mlx5dv_qp *told,
