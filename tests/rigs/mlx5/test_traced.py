@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from native_run import shim_in
 from plain_reader import Rank, read_all
 
 from tests.rigs.mlx5.emulated import ALL, DIALECTS, ROOMY, Emulated, Node, Wqe
@@ -187,6 +188,24 @@ def test_queue_pairs_that_libmlx5_made(
     judge(traced)
     doorbells = traced.rank.records(DOORBELL)
     assert sum(record["slots"] for record in doorbells) == traced.node.total("slots")
+
+
+@pytest.mark.parametrize("gpu_first", [True, False])
+def test_beside_the_shim_of_layer_verbs(
+    emulated: Emulated, shim: Path, tmp_path: Path, gpu_first: bool
+) -> None:
+    """Both see a queue pair's end where the GPU's stands first; nothing is done twice."""
+    shims = [str(shim), str(shim_in(shim.parent, "verbs"))]
+    options = (ALL, "dialect=rdma", "make=verbs", "qps=2", "blocks=2", "ops=100", ROOMY)
+    more = {"SIGMATRACE_LAYERS": "verbs,gpu", "MLX5EMU_REREAD": "0"}
+    more |= {"LD_PRELOAD": " ".join(shims if gpu_first else shims[::-1])}
+    (traced,) = trace(emulated, shim, tmp_path, *options, **more)
+    rank = traced.rank
+    ends = [pair for pair in rank.objects_of("mlx5_qp") if pair.get("slots")]
+    assert len([qp for qp in rank.objects_of("ib_qp") if "closed_tsc" in qp]) == 2
+    assert len(ends) == (2 if gpu_first else 0)
+    if gpu_first:
+        assert sum(pair["slots"] for pair in ends) == traced.node.total("slots")
 
 
 def test_doorbells_alone(emulated: Emulated, shim: Path, tmp_path: Path) -> None:
