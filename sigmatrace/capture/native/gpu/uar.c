@@ -173,7 +173,8 @@ static void expose(struct st_uar *uar, const char *how)
 void st_uar_registered(const void *at, uint64_t size_bytes)
 {
     static bool said;
-    uintptr_t first = (uintptr_t)at & PAGE_MASK, last = (uintptr_t)at + (size_bytes ? size_bytes - 1 : 0);
+    uintptr_t first = (uintptr_t)at & PAGE_MASK;
+    uintptr_t last = (uintptr_t)at + (size_bytes ? size_bytes - 1 : 0);
     for EACH_UAR(uar) {
         uintptr_t page = (uintptr_t)uar->at & PAGE_MASK;
         if (!uar->shadow || page < first || page > last)
