@@ -164,7 +164,13 @@ def test_a_target_is_named_at_the_end_at_last(hooks: Hooks, how: str, nodes: boo
     targets = merged(result.rank(), "mlx5_qp")
     told = [(target["dc_access_key"], target.get("qpn")) for target in targets]
     assert told == [(2, 0x55), (3, None), (4, 0x66)]
-    assert result.rank().end["lost"][NO_NUMBER] == 1
+    assert NO_NUMBER not in result.rank().end["lost"], "one that is not ready has none"
+
+
+def test_a_target_that_was_gone_before_is_counted(hooks: Hooks) -> None:
+    result = hooks(["init", f"dc {DCT} 1", "ready 0 0x55", "pair_end 0"])
+    (target,) = merged(result.rank(), "mlx5_qp")
+    assert "qpn" not in target and result.rank().end["lost"][NO_NUMBER] == 1
 
 
 def test_of_several_ports_none_is_guessed(hooks: Hooks) -> None:

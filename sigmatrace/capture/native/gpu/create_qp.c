@@ -26,12 +26,18 @@ static uint32_t pending; /* targets whose number is not told */
     (struct dc *d = all; d < all + __atomic_load_n(&used, __ATOMIC_ACQUIRE); d++)                  \
         if (st_slot_is(&d->slot, ST_SLOT_READY))
 
+/* False: it is no more, or cannot be read. */
+static bool read(const struct dc *dc, struct ibv_qp *qp)
+{
+    return st_mlx5_peek(qp, dc->handle, sizeof(*qp)) && qp->context == dc->context &&
+           qp->qp_type == IBV_QPT_DRIVER;
+}
+
 static void number(struct dc *dc)
 {
     struct ibv_qp qp;
     for (int i = 0; i < 2; i++) /* the state comes after the number: once it is seen, both are there */
-        if (!st_mlx5_peek(&qp, dc->handle, sizeof(qp)) || qp.context != dc->context ||
-            qp.qp_type != IBV_QPT_DRIVER || qp.state != IBV_QPS_RTR)
+        if (!read(dc, &qp) || qp.state != IBV_QPS_RTR)
             return;
     if (__atomic_exchange_n(&dc->numbered, 1, __ATOMIC_ACQ_REL))
         return;
@@ -65,12 +71,21 @@ __attribute__((constructor)) static void start(void)
         st_on_child(forked);
 }
 
+static void count_unnamed(void)
+{
+    st_lost("gpu: DC target whose number was never seen", 1);
+}
+
+/* Those that never became ready have none. */
 __attribute__((destructor)) static void end(void)
 {
+    struct ibv_qp qp;
     st_dc_look();
-    uint32_t unknown = __atomic_load_n(&pending, __ATOMIC_RELAXED);
-    if (unknown)
-        st_lost("gpu: DC target whose number was never seen", unknown);
+    if (!__atomic_load_n(&pending, __ATOMIC_RELAXED))
+        return;
+    for EACH_DC(dc)
+        if (dc->is_target && !dc->numbered && !read(dc, &qp))
+            count_unnamed();
 }
 
 bool st_dc_is_initiator(const struct ibv_qp *qp)
@@ -81,7 +96,7 @@ bool st_dc_is_initiator(const struct ibv_qp *qp)
     return false;
 }
 
-void st_dc_forget(const struct ibv_qp *qp)
+void st_dc_forget(const struct ibv_qp *qp, bool looked)
 {
     for EACH_DC(dc) {
         if (dc->handle != qp || !st_slot_swap(&dc->slot, ST_SLOT_READY, ST_SLOT_ENDING))
@@ -90,7 +105,8 @@ void st_dc_forget(const struct ibv_qp *qp)
             st_object_closed("mlx5_qp", dc->object);
         if (dc->is_target && !dc->numbered) {
             __atomic_sub_fetch(&pending, 1, __ATOMIC_RELAXED);
-            st_lost("gpu: DC target whose number was never seen", 1);
+            if (!looked)
+                count_unnamed();
         }
         st_slot_set(&dc->slot, ST_SLOT_FREE);
     }
@@ -112,7 +128,7 @@ static void describe(const struct dc *dc, const struct st_port *port, uint64_t k
 static void created(const struct ibv_qp *qp, struct ibv_context *context,
                     struct st_mlx5_library *library, const struct mlx5dv_dc_init_attr *how)
 {
-    st_dc_forget(qp); /* where its end was not seen, a former one */
+    st_dc_forget(qp, false); /* a former one, whose end was not seen */
     struct dc *dc = st_slot_claim(all, DC_QPS, sizeof(all[0]), &used);
     if (!dc)
         return;

@@ -131,8 +131,8 @@ struct st_port st_port_only(struct ibv_context *context, struct st_mlx5_library 
 /* Looks for the numbers of targets. */
 void st_dc_look(void);
 bool st_dc_is_initiator(const struct ibv_qp *qp);
-/* It was destroyed. */
-void st_dc_forget(const struct ibv_qp *qp);
+/* It was destroyed; st_dc_look came just before, or not. */
+void st_dc_forget(const struct ibv_qp *qp, bool looked);
 
 /* --- init_obj.c: a queue pair that libmlx5 made -------------------------------------------------- */
 

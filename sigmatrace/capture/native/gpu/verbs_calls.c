@@ -57,13 +57,14 @@ ST_API int ibv_destroy_qp(struct ibv_qp *qp)
     int saved = errno;
     uint64_t t_tsc = st_now();
     struct st_pair *pair = st_pair_leave(qp);
+    st_dc_look();
     errno = saved;
     int result = real(qp);
     saved = errno;
     if (pair)
         st_pair_destroyed(pair, result ? 0 : t_tsc);
     if (!result)
-        st_dc_forget(qp);
+        st_dc_forget(qp, true);
     errno = saved;
     return result;
 }
