@@ -112,7 +112,8 @@ def compose(
         "SIGMATRACE_CLOCK": settings.clock,
     }
     preload = {shims.core: None}
-    for layer in settings.layers:
+    # The lowest first: the GPU's shim passes calls of libibverbs on to that of verbs.
+    for layer in sorted(settings.layers, key=list(LAYERS).index, reverse=True):
         shim = _shim(layer, settings, shims)
         if shim and _hooked(layer, settings):
             changes["FI_PROVIDER_PATH"] = provider_path(

@@ -33,9 +33,9 @@ def _programs(folder: Path, versions: bool) -> Path:
     path = f"-Wl,-rpath,{folder}"
     link = [f"-L{folder}", "-l:libmlx5.so.1", "-l:libcuda.so.1", "-DLINKED"]
     link += ["-DOLD"] if versions else []
-    cases = str(HERE / "hooks_cases.c")
-    compile_c(HERE / "hooks_driver.c", folder / "linked", cases, path, *link)
-    compile_c(HERE / "hooks_driver.c", folder / "opener", cases, path, "-ldl")
+    cases = [str(HERE / name) for name in ("hooks_cases.c", "verbs_cases.c")]
+    compile_c(HERE / "hooks_driver.c", folder / "linked", *cases, path, *link)
+    compile_c(HERE / "hooks_driver.c", folder / "opener", *cases, path, "-ldl")
     return folder
 
 

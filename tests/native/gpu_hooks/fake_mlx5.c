@@ -5,11 +5,14 @@
 #include <infiniband/mlx5dv.h>
 #include <infiniband/verbs.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+
+#include "fake_ring.h"
 
 #define FAKE_API __attribute__((visibility("default")))
 #define NC_DEDICATED 0x80000000u
@@ -84,6 +87,13 @@ FAKE_API void mlx5dv_devx_free_uar(struct mlx5dv_devx_uar *uar)
         free(uar);
 }
 
+FAKE_API int mlx5dv_devx_uar_export_dmabuf_fd(struct mlx5dv_devx_uar *uar)
+{
+    if ((uintptr_t)uar->reg_addr - (uintptr_t)uar->base_addr > 4096)
+        fprintf(stderr, "driver: a register is exported that was never given\n");
+    return failing() ? -1 : memfd_create("register", 0);
+}
+
 static struct mlx5dv_devx_umem *umem_make(void)
 {
     struct mlx5dv_devx_umem *umem = calloc(1, sizeof(*umem));
@@ -142,7 +152,66 @@ FAKE_API int mlx5dv_devx_obj_destroy(struct mlx5dv_devx_obj *object)
     return error;
 }
 
+/* Of all queue pairs that it makes itself. */
 FAKE_API uint8_t fake_bf_page[8192] __attribute__((aligned(4096)));
+
+FAKE_API struct fake_ring fake_rings[FAKE_RINGS]; /* by the last bits of their number */
+
+static struct fake_ring *ring_of(uint32_t number)
+{
+    struct fake_ring *ring = &fake_rings[number % FAKE_RINGS];
+    if (!ring->slots)
+        ring->slots = mmap(NULL, FAKE_RING_SLOTS * 64, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return ring;
+}
+
+/* By a way that no shim sees. */
+FAKE_API void fake_destroy(struct ibv_qp *qp)
+{
+    struct fake_ring *ring = &fake_rings[qp->qp_num % FAKE_RINGS];
+    if (ring->slots)
+        munmap(ring->slots, FAKE_RING_SLOTS * 64);
+    memset(ring, 0, sizeof(*ring));
+    free(qp);
+}
+
+/* As the real one: of a target, the number comes when it is made ready, before its state. */
+FAKE_API struct ibv_qp *mlx5dv_create_qp(struct ibv_context *context,
+                                         struct ibv_qp_init_attr_ex *attr,
+                                         struct mlx5dv_qp_init_attr *more)
+{
+    if (failing())
+        return NULL;
+    struct ibv_qp *qp = calloc(1, sizeof(*qp));
+    bool is_target = more && more->dc_init_attr.dc_type == MLX5DV_DCTYPE_DCT;
+    *qp = (struct ibv_qp){.context = context, .qp_type = attr->qp_type, .state = IBV_QPS_RESET};
+    if (!is_target)
+        qp->qp_num = __atomic_fetch_add(&objects, 1, __ATOMIC_RELAXED);
+    return qp;
+}
+
+FAKE_API void fake_ready(struct ibv_qp *qp, uint32_t number)
+{
+    qp->qp_num = number;
+    __atomic_store_n(&qp->state, IBV_QPS_RTR, __ATOMIC_RELEASE);
+}
+
+FAKE_API int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
+{
+    int error = failing();
+    if (!error && mask & IBV_QP_STATE && attr->qp_state == IBV_QPS_RTR)
+        fake_ready(qp, __atomic_fetch_add(&objects, 1, __ATOMIC_RELAXED));
+    return error;
+}
+
+FAKE_API int ibv_destroy_qp(struct ibv_qp *qp)
+{
+    int error = failing();
+    if (!error)
+        fake_destroy(qp);
+    return error;
+}
 
 static int init(struct mlx5dv_obj *object, uint64_t types)
 {
@@ -150,8 +219,11 @@ static int init(struct mlx5dv_obj *object, uint64_t types)
     if (!error && types & MLX5DV_OBJ_QP) {
         object->qp.out->bf.reg = fake_bf_page + 0xa00;
         object->qp.out->bf.size = 0x100;
-        object->qp.out->sq.wqe_cnt = 128;
+        struct fake_ring *ring = ring_of(object->qp.in->qp_num);
+        object->qp.out->sq.buf = ring->slots;
+        object->qp.out->sq.wqe_cnt = FAKE_RING_SLOTS;
         object->qp.out->sq.stride = 64;
+        object->qp.out->dbrec = ring->records;
     }
     return error;
 }
@@ -175,6 +247,16 @@ FAKE_API int mlx5dv_init_obj(struct mlx5dv_obj *object, uint64_t types)
     return init(object, types);
 }
 #endif
+
+FAKE_API int fake_ports = 1;
+
+FAKE_API int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
+{
+    (void)context;
+    memset(attr, 0, sizeof(*attr));
+    attr->phys_port_cnt = (uint8_t)fake_ports;
+    return 0;
+}
 
 FAKE_API int ibv_query_gid(struct ibv_context *context, uint8_t port, int index, union ibv_gid *gid)
 {

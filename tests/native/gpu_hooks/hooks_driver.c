@@ -78,7 +78,7 @@ int arrives(volatile uint64_t *real, uint64_t value)
     return 0;
 }
 
-static size_t unhex(const char *text, uint8_t *out)
+size_t unhex(const char *text, uint8_t *out)
 {
     size_t n = strlen(text) / 2;
     for (size_t i = 0; i < n; i++) {
@@ -100,12 +100,6 @@ static int threads_now(void)
         fclose(status);
     return count;
 }
-
-struct line {
-    const char *word;
-    long long a, b;
-    char hex[2048];
-};
 
 static void do_init(const struct line *line)
 {
@@ -129,11 +123,25 @@ static void do_free(const struct line *line)
     printf("%d", *fake(mlx5, "fake_freed"));
 }
 
-/* Of a register, or of other memory. */
+static void do_export(const struct line *line)
+{
+    int fd = api.mlx5dv_devx_uar_export_dmabuf_fd(uars[line->a]), error = errno;
+    printf("{\"fd\": %d, \"errno\": %d}", fd, error);
+}
+
+static void do_ports(const struct line *line)
+{
+    *fake(mlx5, "fake_ports") = (int)line->a;
+    printf("0");
+}
+
+/* Of a register, of the place on its page where doorbells need no record, or of other memory. */
 static void do_register(const struct line *line)
 {
     uint8_t in[1024];
     void *at = line->a >= 0 ? uars[line->a]->reg_addr : (void *)in;
+    if (!strcmp(line->hex, "base"))
+        at = (uint8_t *)uars[line->a]->base_addr + 0x600;
     int result = api.cuMemHostRegister_v2(at, 8, (unsigned)line->b);
     printf("{\"result\": %d, \"flags\": %d}", result, *fake(cuda, "fake_flags"));
 }
@@ -326,6 +334,19 @@ static const struct {
     {"threads", do_threads},
     {"ask", do_ask},
     {"init_obj", do_init_obj},
+    {"export", do_export},
+    {"ports", do_ports},
+    {"pair", do_pair},
+    {"dc", do_dc},
+    {"ready", do_ready},
+    {"modify_qp", do_modify_qp},
+    {"destroy_qp", do_destroy_qp},
+    {"look", do_look},
+    {"pair_put", do_pair_put},
+    {"pair_record", do_pair_record},
+    {"pair_ring", do_pair_ring},
+    {"pair_store", do_pair_ring},
+    {"pair_end", do_pair_end},
     {"fork", do_fork},
     {"sleep", do_sleep},
     {"cuda", do_cuda},

@@ -22,11 +22,15 @@ int cuGetProcAddress(const char *name, void **out, int version, uint64_t flags);
 int cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flags, int *status);
 
 #define MLX5(X)                                                                                    \
-    X(mlx5dv_init_obj, "MLX5_1.2") X(mlx5dv_devx_alloc_uar, "MLX5_1.7")                            \
+    X(mlx5dv_init_obj, "MLX5_1.2") X(mlx5dv_create_qp, "MLX5_1.3")                                 \
+    X(ibv_modify_qp, "IBVERBS_1.1") X(ibv_destroy_qp, "IBVERBS_1.1")                               \
+    X(mlx5dv_devx_uar_export_dmabuf_fd, "MLX5_1.26") X(mlx5dv_devx_alloc_uar, "MLX5_1.7")          \
     X(mlx5dv_devx_free_uar, "MLX5_1.7") X(mlx5dv_devx_umem_reg, "MLX5_1.7")                        \
     X(mlx5dv_devx_umem_reg_ex, "MLX5_1.19") X(mlx5dv_devx_umem_dereg, "MLX5_1.7")                  \
     X(mlx5dv_devx_obj_create, "MLX5_1.7") X(mlx5dv_devx_obj_modify, "MLX5_1.7")                    \
     X(mlx5dv_devx_obj_destroy, "MLX5_1.7")
+/* Newer than the header. */
+int mlx5dv_devx_uar_export_dmabuf_fd(struct mlx5dv_devx_uar *uar);
 #define CUDA(X)                                                                                    \
     X(cuInit, NULL) X(cuMemHostRegister_v2, NULL) X(cuMemHostUnregister, NULL)                     \
     X(cuMemHostGetDevicePointer_v2, NULL) X(cuMemGetHandleForAddressRange, NULL)                   \
@@ -62,6 +66,24 @@ void run_threads(int count, struct commands *commands);
 /* Looks a function of CUDA up, and tells whose it is. */
 void ask(const char *name, int version, int abi);
 void init_obj(int old, unsigned number);
+
+/* Queue pairs that libmlx5 makes (verbs_cases.c). Of a type, or of DC by mlx5dv_create_qp. */
+struct line {
+    const char *word;
+    long long a, b;
+    char hex[2048];
+};
+void do_pair(const struct line *line);
+void do_dc(const struct line *line);
+void do_ready(const struct line *line);
+void do_modify_qp(const struct line *line);
+void do_destroy_qp(const struct line *line);
+void do_look(const struct line *line);
+void do_pair_put(const struct line *line);
+void do_pair_record(const struct line *line);
+void do_pair_ring(const struct line *line);
+void do_pair_end(const struct line *line);
+size_t unhex(const char *text, uint8_t *out);
 /* A child ends what there is, and asks for more. */
 int in_a_child(struct mlx5dv_devx_obj *pair, struct mlx5dv_devx_uar *uar);
 

@@ -9,63 +9,28 @@ import pytest
 from firmware import (
     CREATE_CQ,
     CREATE_QP,
-    INIT2RTR,
     RST2INIT,
-    RTR2RTS,
     TO_ERROR,
     TO_RESET,
     command,
     doorbell,
     write_wqe,
 )
+from hooks_script import (
+    ERRNO_OF_SUCCESS,
+    FIRST_PAGE,
+    FIRST_QPN,
+    FIRST_UMEM,
+    MEMORY,
+    WAYS,
+    connect,
+    create,
+    merged,
+    modify,
+)
 
 Hooks = Callable[..., Any]
 NC, DEDICATED = 1, 0x80000000
-FIRST_QPN, FIRST_UMEM, FIRST_PAGE = 0x500, 100, 8
-ERRNO_OF_SUCCESS = 77
-SLOTS = 64
-WAYS = [("link", True), ("link", False), ("dlsym", True), ("dlvsym", True)]
-
-
-def merged(rank: Any, kind: str) -> list[dict[str, Any]]:
-    """The objects of a type, each with all that was said of it."""
-    found: dict[int, dict[str, Any]] = {}
-    for item in rank.objects_of(kind):
-        found[item["id"]] = found.get(item["id"], {}) | item
-    return list(found.values())
-
-
-def create(page: int = FIRST_PAGE, **more: int) -> str:
-    """A queue pair whose ring and record are in the first two memories."""
-    fields = {
-        "uar_page": page,
-        "rq_type": 3,
-        "log_sq_size": 6,
-        "wq_umem_valid": 1,
-        "wq_umem_id": FIRST_UMEM,
-        "dbr_umem_valid": 1,
-        "dbr_umem_id": FIRST_UMEM + 1,
-        "cqn_snd": 0xABCDE,
-        "cqn_rcv": 0x54321,
-    }
-    return "create 0 0 " + command(CREATE_QP, **(fields | more))
-
-
-def modify(pair: int, opcode: int, **fields: int) -> str:
-    """A command that changes the state of the n-th queue pair."""
-    return f"modify {pair} 0 " + command(opcode, number=FIRST_QPN + pair, **fields)
-
-
-def connect(pair: int, **path: int) -> list[str]:
-    """From reset to ready."""
-    return [
-        modify(pair, RST2INIT, port=path.pop("port", 1)),
-        modify(pair, INIT2RTR, **path),
-        modify(pair, RTR2RTS),
-    ]
-
-
-MEMORY = ["umem 8192 0", "umem 4096 0"]
 LIFE = [
     *("init", "uar 0", *MEMORY, create()),
     *connect(0, remote_qpn=0x999, rlid=0x42),
@@ -206,6 +171,53 @@ def test_real_register_where_it_cannot_be_repeated(
     assert reason in uar["passed_through"] and "shadow" not in uar and "closed_tsc" in uar
     assert merged(result.rank(), "mlx5_qp")[0]["uar"] == uar["id"]
     assert result.answers[script.index("register 0 7")]["flags"] == 7
+
+
+UNSEEN = "gpu: register whose doorbells are not seen"
+
+
+@pytest.mark.parametrize(
+    ("script", "layers", "text"),
+    [
+        (["uar 0"], "gpu", "the CUDA driver is not called through the wrappers before they are"),
+        (["init", "uar 0"], "mlx5dv", "layer cuda is not chosen (--layers gpu is both)"),
+    ],
+)
+def test_what_is_passed_through_is_said_once_and_counted(
+    hooks: Hooks, script: list[str], layers: str, text: str
+) -> None:
+    result = hooks([*script, "uar 0", "uar 0"], SIGMATRACE_LAYERS=layers)
+    assert result.stderr.count("their doorbells are not seen") == 1
+    assert f"registers of the NIC are passed through, their doorbells are not seen: {text}" in (
+        result.stderr
+    )
+    assert result.rank().end["lost"][UNSEEN] == 3
+
+
+def test_an_exported_register_is_said_and_counted(hooks: Hooks) -> None:
+    script = ["init", "uar 0", "uar 0", "fail 5", "export 0", "export 1", "export 1"]
+    result = hooks(script)
+    assert result.answers[4] == {"fd": -1, "errno": 5}
+    assert all(told["fd"] >= 0 for told in result.answers[5:])
+    assert all(told["errno"] == ERRNO_OF_SUCCESS for told in result.answers[5:])
+    assert result.stderr.count("is exported as dmabuf") == 1
+    first, second = merged(result.rank(), "mlx5_uar")
+    assert "exposed" not in first and second["exposed"] == "exported as dmabuf"
+    assert result.rank().end["lost"][UNSEEN] == 1
+
+
+def test_doorbells_without_a_record_are_said_and_counted(hooks: Hooks) -> None:
+    """The page of the real register is given to the GPU: what is stored there is not seen."""
+    script = ["init", "uar 0", "uar 0", *MEMORY, create(send_dbr_mode=1), create(FIRST_PAGE + 1)]
+    result = hooks([*script, "register 0 7 base", "register 0 7 base", "register 1 7"])
+    assert [told["flags"] for told in result.answers[-3:]] == [7, 7, 3]
+    assert result.stderr.count("without doorbell records (send_dbr_mode)") == 1
+    assert result.stderr.count("registered with CUDA by its base_addr") == 1
+    first, second = merged(result.rank(), "mlx5_uar")
+    assert first["exposed"] == "registered with CUDA" and "exposed" not in second
+    lost = result.rank().end["lost"]
+    without = "gpu: queue pair whose doorbells are not seen: they need no doorbell record"
+    assert (lost[UNSEEN], lost[without]) == (1, 1)
 
 
 def test_nothing_is_wrapped_without_the_layers(hooks: Hooks) -> None:

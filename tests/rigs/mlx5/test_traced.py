@@ -7,6 +7,7 @@ from pathlib import Path
 
 import duckdb
 import pytest
+from native_run import shim_in
 
 from sigmatrace import api
 from sigmatrace.trace_format import Op
@@ -86,3 +87,28 @@ def test_whom_a_dci_reaches_is_known(runner: Runner, tmp_path: Path, make: str) 
         " group by all order by all"
     )
     assert reached.fetchall() == [(0, 1, 60), (1, 0, 60)]
+
+
+@pytest.mark.parametrize("dialect", ["rdma", "rocshmem"])
+def test_queue_pairs_that_libmlx5_made(runner: Runner, dialect: str) -> None:
+    """Their rings are read before they are freed; none is left to the NIC's own recovery."""
+    options = (ALL, f"dialect={dialect}", "make=verbs", "qps=4", "blocks=4", "ops=200", ROOMY)
+    with runner.traced(*options, MLX5EMU_RECOVER_US="0", MLX5EMU_REREAD="0") as (traced,):
+        judge.slot_by_slot(traced)
+        doorbells = traced.rank.records(judge.DOORBELL)
+        assert doorbells["slots"].sum() == traced.node.total("slots")
+
+
+def test_beside_the_shim_of_layer_verbs(runner: Runner) -> None:
+    """The GPU's stands first and passes calls on: both see a queue pair's end, each once."""
+    verbs = shim_in(runner.shim.parent, "verbs")
+    options = (ALL, "dialect=rdma", "make=verbs", "qps=2", "blocks=2", "ops=100", ROOMY)
+    env = {"SIGMATRACE_LAYERS": "verbs,gpu", "MLX5EMU_REREAD": "0"}
+    env["LD_PRELOAD"] = f"{runner.shim} {verbs} {runner.emulated.built.strip}"
+    with runner.traced(*options, **env) as (traced,):
+        judge.slot_by_slot(traced)
+        rank = traced.rank
+    ended = [qp for qp in rank.objects_of("ib_qp").values() if "closed_tsc" in qp]
+    totals = [qp["slots"] for qp in rank.objects_of("mlx5_qp").values() if qp.get("slots")]
+    assert len(ended) == len(totals) == 2
+    assert sum(totals) == traced.node.total("slots")

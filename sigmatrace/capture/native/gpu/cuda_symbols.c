@@ -95,8 +95,11 @@ static unsigned register_flags(const void *at, size_t size, unsigned flags)
 {
     if (st_cuda_on)
         st_cuda_note(true);
-    if (st_cuda_on && flags & CU_MEMHOSTREGISTER_IOMEMORY && st_uar_shadows(at, size))
-        flags &= ~(unsigned)CU_MEMHOSTREGISTER_IOMEMORY;
+    if (!st_cuda_on || !(flags & CU_MEMHOSTREGISTER_IOMEMORY))
+        return flags;
+    if (st_uar_shadows(at, size))
+        return flags & ~(unsigned)CU_MEMHOSTREGISTER_IOMEMORY;
+    st_uar_registered(at, size);
     return flags;
 }
 

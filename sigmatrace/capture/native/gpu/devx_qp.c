@@ -6,7 +6,7 @@
 #include "mailbox.h"
 
 #define DEFAULT_PORT 1u
-#define SUBNET_BYTES 8u
+#define PRI_PORT (1u << 16) /* of the optional fields: the port */
 
 static const char *service_name(uint32_t type)
 {
@@ -14,38 +14,6 @@ static const char *service_name(uint32_t type)
                                         [ST_XRC] = "xrc", [ST_DCI] = "dci", [ST_DCT] = "dct"};
     const char *name = type < sizeof(names) / sizeof(names[0]) ? names[type] : NULL;
     return name ? name : "other";
-}
-
-/* --- what the NIC says --------------------------------------------------------------------------- */
-
-static bool query_port(const struct st_devx_qp *qp, struct ibv_port_attr *attr)
-{
-    uint8_t port = (uint8_t)(qp->port ? qp->port : DEFAULT_PORT);
-    struct verbs_context *extended = verbs_get_ctx_op(qp->context, query_port);
-    memset(attr, 0, sizeof(*attr));
-    if (extended)
-        return !extended->query_port(qp->context, port, attr, sizeof(*attr));
-    return qp->library->ibv_query_port &&
-           !qp->library->ibv_query_port(qp->context, port, (void *)attr);
-}
-
-static bool query_gid(const struct st_devx_qp *qp, int index, union ibv_gid *gid)
-{
-    uint8_t port = (uint8_t)(qp->port ? qp->port : DEFAULT_PORT);
-    return qp->library->ibv_query_gid &&
-           !qp->library->ibv_query_gid(qp->context, port, index, gid);
-}
-
-/* The subnet in which the port's LIDs hold. */
-static bool query_prefix(const struct st_devx_qp *qp, uint8_t prefix[SUBNET_BYTES])
-{
-    struct ibv_port_attr attr;
-    union ibv_gid gid;
-    if (!query_port(qp, &attr) || attr.link_layer == IBV_LINK_LAYER_ETHERNET ||
-        !query_gid(qp, 0, &gid))
-        return false;
-    memcpy(prefix, gid.raw, SUBNET_BYTES);
-    return true;
 }
 
 /* --- objects ---------------------------------------------------------------------------------------- */
@@ -60,13 +28,9 @@ static void describe(struct st_devx_qp *qp)
         st_object_u64(&o, "uar", qp->uar_object);
     if (qp->umem)
         st_object_u64(&o, "umem", qp->umem);
-    st_object_u64(&o, "umem_offset", qp->umem_offset);
-    st_object_u64(&o, "log_sq_size", qp->log_sq_size);
-    st_object_u64(&o, "cqn_snd", qp->cqn_snd);
-    st_object_u64(&o, "cqn_rcv", qp->cqn_rcv);
     if (qp->dbr_umem)
         st_object_u64(&o, "dbr_umem", qp->dbr_umem);
-    st_object_u64(&o, "dbr_offset", qp->dbr_offset);
+    st_qp_fields_put(&o, qp->type, qp->created, sizeof(qp->created));
     st_object_str(&o, "state", qp->state);
     st_object_end(&o);
     qp->described = true;
@@ -77,10 +41,7 @@ static void close(struct st_devx_qp *qp, uint64_t t_tsc)
     struct st_object o;
     if (qp->described) {
         st_object_begin(&o, "mlx5_qp", qp->object);
-        st_object_u64(&o, "doorbells", qp->totals.doorbells);
-        st_object_u64(&o, "slots", qp->totals.slots);
-        st_object_u64(&o, "invalid_slots", qp->totals.invalid_slots);
-        st_object_u64(&o, "uncopied_slots", qp->totals.uncopied_slots);
+        st_qp_totals_put(&o, &qp->totals);
         st_object_u64(&o, "closed_tsc", t_tsc);
         st_object_end(&o);
     }
@@ -88,20 +49,27 @@ static void close(struct st_devx_qp *qp, uint64_t t_tsc)
     memset(&qp->totals, 0, sizeof(qp->totals));
 }
 
+static struct st_port port_of(const struct st_devx_qp *qp)
+{
+    return (struct st_port){qp->context, qp->library,
+                            (uint8_t)(qp->port ? qp->port : DEFAULT_PORT)};
+}
+
 static void put_path(struct st_object *o, const struct st_devx_qp *qp, const uint8_t *in,
                      size_t in_size)
 {
     static const uint8_t none[ST_GID_BYTES];
+    struct st_port port = port_of(qp);
     struct ibv_port_attr attr;
     union ibv_gid gid;
-    uint8_t prefix[SUBNET_BYTES];
+    uint8_t prefix[ST_PREFIX_BYTES];
     const uint8_t *remote = in_size >= ST_QP_RGID_AT + ST_GID_BYTES ? in + ST_QP_RGID_AT : none;
     uint64_t dlid = st_mailbox(in, in_size, ST_QP_RLID);
-    bool has_port = query_port(qp, &attr), has_gid = memcmp(remote, none, ST_GID_BYTES) != 0;
+    bool has_port = st_port_attr(&port, &attr), has_gid = memcmp(remote, none, ST_GID_BYTES) != 0;
     /* LIDs, unless the packets carry GIDs: on Ethernet, or with a global route header. */
     if (has_gid && ((has_port && attr.link_layer == IBV_LINK_LAYER_ETHERNET) || !dlid ||
                     st_mailbox(in, in_size, ST_QP_GRH))) {
-        if (query_gid(qp, (int)st_mailbox(in, in_size, ST_QP_SRC_ADDR_INDEX), &gid))
+        if (st_port_gid(&port, (int)st_mailbox(in, in_size, ST_QP_SRC_ADDR_INDEX), &gid))
             st_object_bin(o, "sgid", gid.raw, sizeof(gid.raw));
         st_object_bin(o, "dgid", remote, ST_GID_BYTES);
         return;
@@ -109,24 +77,8 @@ static void put_path(struct st_object *o, const struct st_devx_qp *qp, const uin
     if (has_port)
         st_object_u64(o, "slid", attr.lid);
     st_object_u64(o, "dlid", dlid);
-    if (query_prefix(qp, prefix))
+    if (st_port_prefix(&port, prefix))
         st_object_bin(o, "prefix", prefix, sizeof(prefix));
-}
-
-/* Whom a datagram's queue pair is, as others name it. */
-static void put_self(struct st_object *o, const struct st_devx_qp *qp)
-{
-    struct ibv_port_attr attr;
-    union ibv_gid gid;
-    uint8_t prefix[SUBNET_BYTES];
-    bool has_port = query_port(qp, &attr);
-    if (has_port && attr.link_layer != IBV_LINK_LAYER_ETHERNET && attr.lid) {
-        st_object_u64(o, "slid", attr.lid);
-        if (query_prefix(qp, prefix))
-            st_object_bin(o, "prefix", prefix, sizeof(prefix));
-    } else if (query_gid(qp, 0, &gid)) {
-        st_object_bin(o, "sgid", gid.raw, sizeof(gid.raw));
-    }
 }
 
 /* --- life --------------------------------------------------------------------------------------------- */
@@ -136,6 +88,12 @@ static bool has_av(const struct st_devx_qp *qp)
     return qp->type == ST_DCI || qp->type == ST_UD;
 }
 
+/* Others' WQEs have segments of their own: of them, doorbells alone are recorded. */
+static bool decodes(const struct st_devx_qp *qp)
+{
+    return qp->type == ST_RC || qp->type == ST_UC || has_av(qp);
+}
+
 static void locate(struct st_devx_qp *qp, const uint8_t *in, size_t in_size)
 {
     const struct st_umem *ring = NULL, *record = NULL;
@@ -143,30 +101,42 @@ static void locate(struct st_devx_qp *qp, const uint8_t *in, size_t in_size)
         ring = st_umem_of(qp->context, (uint32_t)st_mailbox(in, in_size, ST_QP_WQ_UMEM_ID));
     if (st_mailbox(in, in_size, ST_QP_DBR_UMEM_VALID))
         record = st_umem_of(qp->context, (uint32_t)st_mailbox(in, in_size, ST_QP_DBR_UMEM_ID));
-    qp->umem_offset = st_mailbox(in, in_size, ST_QP_WQ_UMEM_OFFSET);
-    qp->dbr_offset = st_mailbox(in, in_size, ST_QP_DBR_ADDR);
-    qp->log_sq_size = (uint32_t)st_mailbox(in, in_size, ST_QP_LOG_SQ_SIZE);
+    uint64_t record_at = st_mailbox(in, in_size, ST_QP_DBR_ADDR);
     uint64_t before = 0; /* the receive queue comes first */
     if (!st_mailbox(in, in_size, ST_QP_RQ_TYPE))
         before = 16ull << (st_mailbox(in, in_size, ST_QP_LOG_RQ_SIZE) +
                            st_mailbox(in, in_size, ST_QP_LOG_RQ_STRIDE));
-    uint32_t slots = st_mailbox(in, in_size, ST_QP_NO_SQ) ? 0 : 1u << qp->log_sq_size;
-    uint64_t at = qp->umem_offset + before, size = (uint64_t)slots * ST_GPU_SLOT_BYTES;
+    uint32_t slots = st_mailbox(in, in_size, ST_QP_NO_SQ)
+                         ? 0
+                         : 1u << st_mailbox(in, in_size, ST_QP_LOG_SQ_SIZE);
+    uint64_t at = st_mailbox(in, in_size, ST_QP_WQ_UMEM_OFFSET) + before;
+    uint64_t size = (uint64_t)slots * ST_GPU_SLOT_BYTES;
     qp->umem = ring ? ring->object : 0;
     qp->dbr_umem = record ? record->object : 0;
-    if (ring && ring->address && at <= ring->size_bytes && size <= ring->size_bytes - at) {
+    if (decodes(qp) && ring && ring->address && at <= ring->size_bytes && size <= ring->size_bytes - at) {
         qp->sq = ring->address + at;
         qp->sq_slots = slots;
     }
-    if (record && record->address && qp->dbr_offset + 8 <= record->size_bytes)
-        qp->dbrec = record->address + qp->dbr_offset + 4; /* the first four: the receive queue's */
+    if (record && record->address && record_at + 8 <= record->size_bytes)
+        qp->dbrec = record->address + record_at + 4; /* the first four: the receive queue's */
+}
+
+/* The other place of the register's page has no shadow: what is stored there is the NIC's alone. */
+static void say_without_record(const struct st_devx_qp *qp, const uint8_t *in, size_t in_size)
+{
+    static bool said;
+    if (!qp->shadow || !st_mailbox(in, in_size, ST_QP_SEND_DBR_MODE))
+        return;
+    st_lost("gpu: queue pair whose doorbells are not seen: they need no doorbell record", 1);
+    st_warn_once(&said, "queue pairs are rung without doorbell records (send_dbr_mode), at a place "
+                        "of their register that is not watched: their doorbells are not seen; "
+                        "choose another way of ringing");
 }
 
 void st_devx_qp_created(struct st_devx_qp *qp, const uint8_t *in, size_t in_size)
 {
     qp->type = (uint32_t)st_mailbox(in, in_size, ST_QP_SERVICE);
-    qp->cqn_snd = (uint32_t)st_mailbox(in, in_size, ST_QP_CQN_SND);
-    qp->cqn_rcv = (uint32_t)st_mailbox(in, in_size, ST_QP_CQN_RCV);
+    memcpy(qp->created, in, in_size < sizeof(qp->created) ? in_size : sizeof(qp->created));
     locate(qp, in, in_size);
     qp->uar = st_uar_of_page(qp->context, (uint32_t)st_mailbox(in, in_size, ST_QP_UAR_PAGE));
     if (qp->uar) {
@@ -178,6 +148,8 @@ void st_devx_qp_created(struct st_devx_qp *qp, const uint8_t *in, size_t in_size
     qp->state = "reset";
     qp->object = st_object_id();
     describe(qp);
+    st_dc_look();
+    say_without_record(qp, in, in_size);
 }
 
 static void follow(struct st_devx_qp *qp)
@@ -191,7 +163,8 @@ static void follow(struct st_devx_qp *qp)
                                 .has_av = has_av(qp)};
     if (!qp->shadow)
         return;
-    query_prefix(qp, new.prefix);
+    struct st_port port = port_of(qp);
+    st_port_prefix(&port, new.prefix);
     qp->followed = st_gpu_qp_add(&new);
     if (!qp->followed)
         st_lost("gpu: queue pair whose doorbells are not followed", 1);
@@ -220,12 +193,14 @@ void st_devx_qp_modified(struct st_devx_qp *qp, const uint8_t *in, size_t in_siz
         [ST_RST2INIT - ST_RST2INIT] = "init",  [ST_INIT2RTR - ST_RST2INIT] = "rtr",
         [ST_RTR2RTS - ST_RST2INIT] = "rts",    [ST_RTS2RTS - ST_RST2INIT] = "rts",
         [ST_SQERR2RTS - ST_RST2INIT] = "rts",  [ST_TO_ERROR - ST_RST2INIT] = "error",
-        [ST_TO_RESET - ST_RST2INIT] = "reset"};
+        [ST_TO_RESET - ST_RST2INIT] = "reset", [ST_SQD2RTS - ST_RST2INIT] = "rts",
+        [ST_INIT2INIT - ST_RST2INIT] = "init"};
     uint64_t command = st_mailbox(in, in_size, ST_COMMAND);
     struct st_object o;
-    if (command < ST_RST2INIT || command > ST_TO_RESET || !states[command - ST_RST2INIT])
+    if (command < ST_RST2INIT || command > ST_INIT2INIT || !states[command - ST_RST2INIT])
         return;
     uint32_t port = (uint32_t)st_mailbox(in, in_size, ST_QP_PORT);
+    st_dc_look();
     if (command == ST_RST2INIT) {
         qp->port = port;
         begin(qp);
@@ -234,13 +209,18 @@ void st_devx_qp_modified(struct st_devx_qp *qp, const uint8_t *in, size_t in_siz
         qp->reset_tsc = t_tsc;
     }
     qp->state = states[command - ST_RST2INIT];
+    bool moves = command == ST_INIT2INIT && st_mailbox(in, in_size, ST_QP_OPTIONAL) & PRI_PORT;
+    if (moves)
+        qp->port = port;
     st_object_begin(&o, "mlx5_qp", qp->object);
     st_object_str(&o, "state", qp->state);
-    if (command == ST_RST2INIT) {
+    if (command == ST_RST2INIT || moves) {
         st_object_u64(&o, "port", port ? port : DEFAULT_PORT);
+        struct st_port at = port_of(qp);
         if (has_av(qp))
-            put_self(&o, qp);
+            st_port_put(&o, &at);
     }
+    st_qp_fields_put(&o, qp->type, in, in_size);
     if (command == ST_INIT2RTR && !has_av(qp)) {
         st_object_u64(&o, "dest_qpn", st_mailbox(in, in_size, ST_QP_REMOTE_QPN));
         put_path(&o, qp, in, in_size);

@@ -119,6 +119,9 @@ void st_sources_reopen(uint64_t closed, bool done);
 
 /* Do these bytes lie on the page of a shadow? */
 bool st_uar_shadows(const void *at, uint64_t size_bytes);
+/* CUDA is given these bytes, which are no shadow: where they are on the page of a real register, it
+ * is named and counted. */
+void st_uar_registered(const void *at, uint64_t size_bytes);
 
 /* --- register.c, qp.c: registers and queue pairs --------------------------------------------------- */
 

@@ -14,6 +14,7 @@
 
 #define ST_MLX5_WRAPPED(X)                                                                         \
     X(mlx5dv_init_obj, "MLX5_1.2")                                                                 \
+    X(mlx5dv_create_qp, "MLX5_1.3")                                                                \
     X(mlx5dv_devx_alloc_uar, "MLX5_1.7")                                                           \
     X(mlx5dv_devx_free_uar, "MLX5_1.7")                                                            \
     X(mlx5dv_devx_umem_reg, "MLX5_1.7")                                                            \
@@ -24,6 +25,7 @@
     X(mlx5dv_devx_obj_destroy, "MLX5_1.7")                                                         \
     X(mlx5dv_devx_uar_export_dmabuf_fd, "MLX5_1.26")
 #define ST_MLX5_CALLED(X)                                                                          \
+    X(ibv_query_device, "IBVERBS_1.1")                                                             \
     X(ibv_query_gid, "IBVERBS_1.1")                                                                \
     X(ibv_query_port, "IBVERBS_1.1")
 
@@ -32,6 +34,7 @@ int mlx5dv_devx_uar_export_dmabuf_fd(struct mlx5dv_devx_uar *uar);
 
 struct st_mlx5_library {
     struct st_copy copy;
+    uint32_t seen;
     __typeof__(mlx5dv_init_obj) *init_obj_1_0;
 #define ST_MEMBER(name, version) __typeof__(name) *name;
     ST_MLX5_WRAPPED(ST_MEMBER)
@@ -40,8 +43,11 @@ struct st_mlx5_library {
 };
 /* NULL: there is no libmlx5. errno is kept. */
 struct st_mlx5_library *st_mlx5_library(const void *caller);
-/* Says that this copy is in use. */
-void st_mlx5_seen(const struct st_mlx5_library *library);
+/* Says that this copy is in use, once. (A child that is forked says itself what it inherits.) */
+void st_mlx5_seen(struct st_mlx5_library *library);
+/* Reads memory that libmlx5 may have freed, or that is a GPU's; false: it cannot be read. errno is
+ * kept. */
+bool st_mlx5_peek(void *to, const void *from, size_t size);
 /* Calls within libmlx5 itself are none of the program's. */
 extern __thread uint32_t st_mlx5_inside;
 
@@ -76,6 +82,7 @@ struct st_uar {
     uint32_t page_id;
     uint32_t serial;               /* later ones are greater */
     uint32_t qps;                /* queue pairs that were taken to it */
+    uint32_t exposed;              /* the real one can be rung by another way: it was said */
     struct ibv_context *context;
     struct mlx5dv_devx_uar *real;  /* NULL: of a queue pair that libmlx5 made */
     const void *at;                /* the real register */
@@ -101,7 +108,51 @@ struct st_umem {
 };
 const struct st_umem *st_umem_of(const struct ibv_context *context, uint32_t id);
 
+/* --- port.c: a port of the NIC ------------------------------------------------------------------ */
+
+#define ST_PREFIX_BYTES 8u
+
+struct st_port {
+    struct ibv_context *context;
+    struct st_mlx5_library *library;
+    uint8_t number; /* 0: not known */
+};
+bool st_port_attr(const struct st_port *port, struct ibv_port_attr *attr);
+bool st_port_gid(const struct st_port *port, int index, union ibv_gid *gid);
+/* The subnet in which its LIDs hold; false: it has none. */
+bool st_port_prefix(const struct st_port *port, uint8_t prefix[ST_PREFIX_BYTES]);
+/* Whom a queue pair without a peer is, as others name it. */
+void st_port_put(struct st_object *o, const struct st_port *port);
+/* That of a device which has one alone. */
+struct st_port st_port_only(struct ibv_context *context, struct st_mlx5_library *library);
+
+/* --- create_qp.c: DC of libmlx5 ------------------------------------------------------------------ */
+
+/* Looks for the numbers of targets. */
+void st_dc_look(void);
+bool st_dc_is_initiator(const struct ibv_qp *qp);
+/* It was destroyed; st_dc_look came just before, or not. */
+void st_dc_forget(const struct ibv_qp *qp, bool looked);
+
+/* --- init_obj.c: a queue pair that libmlx5 made -------------------------------------------------- */
+
+struct st_pair;
+/* Before it is destroyed: what was rung is forwarded and copied. NULL: it is not known. */
+struct st_pair *st_pair_leave(const struct ibv_qp *qp);
+/* It was destroyed, at this time; 0: it was not, and is no longer followed. */
+void st_pair_destroyed(struct st_pair *pair, uint64_t t_tsc);
+
+/* --- qp_fields.c --------------------------------------------------------------------------------- */
+
+/* What a queue pair has at its end. */
+void st_qp_totals_put(struct st_object *o, const struct st_gpu_qp_totals *totals);
+
+/* What a command that makes or changes a queue pair of this service says of it. */
+void st_qp_fields_put(struct st_object *o, uint32_t service, const uint8_t *in, size_t in_size);
+
 /* --- devx_qp.c: a queue pair made by DEVX, and its objects --------------------------------------- */
+
+#define ST_CREATE_QP_BYTES 272u
 
 struct st_devx_qp {
     uint32_t object, qpn, type;
@@ -115,8 +166,8 @@ struct st_devx_qp {
     const void *shadow;
     struct ibv_context *context;
     struct st_mlx5_library *library;
-    uint32_t umem, dbr_umem, log_sq_size, cqn_snd, cqn_rcv, port;
-    uint64_t umem_offset, dbr_offset;
+    uint32_t umem, dbr_umem, port;
+    uint8_t created[ST_CREATE_QP_BYTES]; /* the command that made it: each life is described by it */
     uint64_t sq, dbrec; /* addresses; 0: not known */
     uint32_t sq_slots;
     struct st_gpu_qp_totals totals;

@@ -1,7 +1,9 @@
-/* What libmlx5 tells of objects that it made itself: the register of a queue pair gets a shadow.
+/* What libmlx5 tells of queue pairs that it made itself: their register gets a shadow, their ring
+ * and their doorbell record are read.
  *
- * Of such a queue pair doorbells alone are recorded: its ring belongs to libmlx5, which frees it
- * when the queue pair is destroyed, by a function of libibverbs that is not seen here. */
+ * Both are libmlx5's own, which frees them in ibv_destroy_qp. Where that is not seen (another shim's
+ * wrapper stands before ours), the copier, which reads by the kernel or the driver, is told no, or
+ * finds what took their place, and that does not pass for a slot of this queue pair. */
 #define _GNU_SOURCE
 #include <string.h>
 
@@ -9,19 +11,21 @@
 
 #define PAIRS 4096u
 
-struct pair {
+struct st_pair {
     uint32_t slot;
     uint32_t qpn, object;
     const void *shadow;
     const struct ibv_qp *handle;
+    const void *sq, *dbrec;
+    struct st_gpu_qp_totals totals;
 };
 
-static struct pair pairs[PAIRS];
+static struct st_pair pairs[PAIRS];
 static uint32_t used; /* those beyond have never been */
 
-static const char *type_name(enum ibv_qp_type type)
+static const char *type_name(const struct ibv_qp *qp)
 {
-    switch (type) {
+    switch (qp->qp_type) {
     case IBV_QPT_RC:
         return "rc";
     case IBV_QPT_UC:
@@ -32,11 +36,23 @@ static const char *type_name(enum ibv_qp_type type)
     case IBV_QPT_XRC_RECV:
         return "xrc";
     default:
-        return "other";
+        return st_dc_is_initiator(qp) ? "dci" : "other";
     }
 }
 
-static struct pair *find(const void *shadow, uint32_t qpn)
+static bool has_av(const struct ibv_qp *qp)
+{
+    return qp->qp_type == IBV_QPT_UD || st_dc_is_initiator(qp);
+}
+
+/* Others' WQEs have segments of their own. */
+static bool decodes(const struct ibv_qp *qp, const struct mlx5dv_qp *told)
+{
+    return (qp->qp_type == IBV_QPT_RC || qp->qp_type == IBV_QPT_UC || has_av(qp)) &&
+           told->sq.stride == ST_GPU_SLOT_BYTES;
+}
+
+static struct st_pair *find(const void *shadow, uint32_t qpn)
 {
     for (uint32_t i = 0; i < __atomic_load_n(&used, __ATOMIC_ACQUIRE); i++)
         if (st_slot_is(&pairs[i].slot, ST_SLOT_READY) && pairs[i].qpn == qpn &&
@@ -45,53 +61,90 @@ static struct pair *find(const void *shadow, uint32_t qpn)
     return NULL;
 }
 
-static void describe(const struct pair *pair, const struct st_uar *uar, const struct ibv_qp *qp,
+static void describe(const struct st_pair *pair, const struct st_uar *uar, const struct ibv_qp *qp,
                      const struct mlx5dv_qp *told)
 {
     struct st_object o;
+    struct st_port port = {qp->context, uar->library, 0};
+    if (has_av(qp))
+        port = st_port_only(qp->context, uar->library);
     st_object_begin(&o, "mlx5_qp", pair->object);
     st_object_u64(&o, "qpn", pair->qpn);
-    st_object_str(&o, "qp_type", type_name(qp->qp_type));
+    st_object_str(&o, "qp_type", type_name(qp));
     st_object_u64(&o, "uar", uar->object);
     if (told->sq.wqe_cnt)
         st_object_u64(&o, "log_sq_size", (uint32_t)__builtin_ctz(told->sq.wqe_cnt));
+    st_port_put(&o, &port);
     st_object_end(&o);
 }
 
-static void describe_new(struct pair *pair, const struct st_uar *uar, const struct ibv_qp *qp,
-                         const struct mlx5dv_qp *told)
+/* Such a register may be many queue pairs': the records tell what was overwritten before it was
+ * seen. */
+static void follow(const struct st_pair *pair, const struct st_uar *uar, const struct ibv_qp *qp,
+                   const struct mlx5dv_qp *told)
+{
+    struct st_gpu_qp_new new = {.qpn = pair->qpn,
+                                .object = pair->object,
+                                .shadow = pair->shadow,
+                                .dbrec = told->dbrec ? (uintptr_t)&told->dbrec[MLX5_SND_DBR] : 0,
+                                .has_av = has_av(qp)};
+    if (decodes(qp, told)) {
+        new.sq = (uintptr_t)told->sq.buf;
+        new.sq_slots = told->sq.wqe_cnt;
+    }
+    if (new.has_av) {
+        struct st_port port = st_port_only(qp->context, uar->library);
+        st_port_prefix(&port, new.prefix);
+    }
+    if (!st_gpu_qp_add(&new))
+        st_lost("gpu: queue pair whose doorbells are not followed", 1);
+}
+
+static void learn(struct st_pair *pair, const struct st_uar *uar, const struct ibv_qp *qp,
+                  const struct mlx5dv_qp *told)
 {
     pair->object = st_object_id();
     pair->handle = qp;
+    pair->sq = told->sq.buf;
+    pair->dbrec = told->dbrec;
     describe(pair, uar, qp, told);
 }
 
-/* Such a register may be many queue pairs': the records tell what was overwritten before it was
- * seen. They are read by the kernel, which says no once libmlx5 has freed them. */
-static void follow(const struct pair *pair, const struct mlx5dv_qp *told)
+static void close(const struct st_pair *pair, uint64_t t_tsc)
 {
-    uint64_t dbrec = told->dbrec ? (uintptr_t)&told->dbrec[MLX5_SND_DBR] : 0;
-    st_gpu_qp_add(&(struct st_gpu_qp_new){
-        .qpn = pair->qpn, .object = pair->object, .shadow = pair->shadow, .dbrec = dbrec});
+    struct st_object o;
+    st_object_begin(&o, "mlx5_qp", pair->object);
+    st_qp_totals_put(&o, &pair->totals);
+    st_object_u64(&o, "closed_tsc", t_tsc);
+    st_object_end(&o);
 }
 
-/* Asked once more, or another queue pair to which the number was given again. */
-static void look_again(struct pair *pair, const struct st_uar *uar, const struct ibv_qp *qp,
+/* Nothing was posted since it was made: not known (false) where the record is a GPU's. */
+static bool is_fresh(const struct mlx5dv_qp *told)
+{
+    uint32_t index = 1;
+    return told->dbrec && st_mlx5_peek(&index, &told->dbrec[MLX5_SND_DBR], sizeof(index)) && !index;
+}
+
+/* Asked once more, or another queue pair to which the number was given again; all else may be equal
+ * then, but its record begins anew. */
+static void look_again(struct st_pair *pair, const struct st_uar *uar, const struct ibv_qp *qp,
                        const struct mlx5dv_qp *told)
 {
-    struct st_gpu_qp_totals totals;
-    uint32_t former = pair->object;
-    if (pair->handle == qp)
+    bool same = pair->handle == qp && pair->sq == told->sq.buf && pair->dbrec == told->dbrec;
+    if (same && !is_fresh(told))
         return;
-    describe_new(pair, uar, qp, told);
-    st_gpu_qp_remove(pair->shadow, pair->qpn, &totals);
-    st_object_closed("mlx5_qp", former);
-    follow(pair, told);
+    st_gpu_qp_remove(pair->shadow, pair->qpn, &pair->totals);
+    if (!same || pair->totals.doorbells) {
+        close(pair, st_now());
+        learn(pair, uar, qp, told);
+    }
+    follow(pair, uar, qp, told);
 }
 
 static void met(const struct st_uar *uar, const struct ibv_qp *qp, const struct mlx5dv_qp *told)
 {
-    struct pair *pair = find(uar->shadow, qp->qp_num);
+    struct st_pair *pair = find(uar->shadow, qp->qp_num);
     if (pair) {
         look_again(pair, uar, qp, told);
         return;
@@ -101,9 +154,32 @@ static void met(const struct st_uar *uar, const struct ibv_qp *qp, const struct 
         return;
     pair->qpn = qp->qp_num;
     pair->shadow = uar->shadow;
-    describe_new(pair, uar, qp, told);
-    follow(pair, told);
+    learn(pair, uar, qp, told);
+    follow(pair, uar, qp, told);
     st_slot_set(&pair->slot, ST_SLOT_READY);
+}
+
+struct st_pair *st_pair_leave(const struct ibv_qp *qp)
+{
+    for (uint32_t i = 0; i < __atomic_load_n(&used, __ATOMIC_ACQUIRE); i++) {
+        struct st_pair *pair = &pairs[i];
+        if (!st_slot_is(&pair->slot, ST_SLOT_READY) || pair->handle != qp ||
+            pair->qpn != qp->qp_num ||
+            !st_slot_swap(&pair->slot, ST_SLOT_READY, ST_SLOT_ENDING))
+            continue;
+        st_gpu_qp_remove(pair->shadow, pair->qpn, &pair->totals);
+        return pair;
+    }
+    return NULL;
+}
+
+void st_pair_destroyed(struct st_pair *pair, uint64_t t_tsc)
+{
+    if (t_tsc)
+        close(pair, t_tsc);
+    else
+        st_lost("gpu: queue pair whose doorbells are not followed", 1);
+    st_slot_set(&pair->slot, ST_SLOT_FREE);
 }
 
 static void replace(const struct ibv_qp *qp, struct mlx5dv_qp *told,
@@ -129,6 +205,7 @@ static int init(struct st_mlx5_library *library, __typeof__(mlx5dv_init_obj) *re
     st_mlx5_inside--;
     if (!result && types & MLX5DV_OBJ_QP && st_mlx5dv_on && !st_mlx5_inside) {
         st_mlx5_seen(library);
+        st_dc_look();
         replace(object->qp.in, object->qp.out, library);
     }
     return result;

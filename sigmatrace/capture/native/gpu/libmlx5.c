@@ -4,6 +4,8 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
 #include "hooks.h"
 #include "interpose.h"
@@ -62,18 +64,30 @@ struct st_mlx5_library *st_mlx5_library(const void *caller)
 }
 
 /* "44.0" of ".../libmlx5.so.1.24.44.0". */
-void st_mlx5_seen(const struct st_mlx5_library *library)
+void st_mlx5_seen(struct st_mlx5_library *library)
 {
-    int saved = errno;
     Dl_info info;
     char path[PATH_MAX];
+    if (__atomic_load_n(&library->seen, __ATOMIC_ACQUIRE))
+        return;
+    int saved = errno;
     if (dladdr((void *)library->mlx5dv_init_obj, &info) && realpath(info.dli_fname, path)) {
         const char *version = strstr(path, ".so.");
         for (int dots = 0; version && dots < 3; dots++)
             version = strchr(version + 1, '.');
         st_library_seen(ST_LAYER_MLX5DV, "libmlx5", version ? version + 1 : "", path, "symbol");
     }
+    __atomic_store_n(&library->seen, 1, __ATOMIC_RELEASE);
     errno = saved;
+}
+
+bool st_mlx5_peek(void *to, const void *from, size_t size)
+{
+    struct iovec here = {to, size}, there = {(void *)(uintptr_t)from, size};
+    int saved = errno;
+    bool done = process_vm_readv(gettid(), &here, 1, &there, 1, 0) == (ssize_t)size;
+    errno = saved;
+    return done;
 }
 
 void *st_slot_claim(void *entries, uint32_t count, size_t size, uint32_t *used)

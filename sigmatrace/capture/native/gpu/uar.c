@@ -41,7 +41,44 @@ static const char *kind_of(uint32_t flags)
     }
 }
 
-static void describe(const struct st_uar *uar, const char *kind, const char *reason)
+/* Why a register is passed through, and what to do about it. */
+enum why { SAFE, NO_LAYER, NO_RECORDING, NO_CUDA, NO_ROOM };
+static const char *const reasons[] = {
+    [NO_LAYER] = "layer cuda is not chosen",
+    [NO_RECORDING] = "recording is off",
+    [NO_CUDA] = "the CUDA driver is not called through the wrappers",
+    [NO_ROOM] = "no room for a shadow, or no thread to repeat it",
+};
+static const char *const remedies[] = {
+    [NO_LAYER] = " (--layers gpu is both)",
+    [NO_RECORDING] = " when they are made",
+    [NO_CUDA] = " before they are made (a program without a GPU needs nothing)",
+    [NO_ROOM] = "",
+};
+
+static enum why why_not(void)
+{
+    return !st_cuda_on       ? NO_LAYER
+           : !st_recording() ? NO_RECORDING
+           : !st_cuda_seen() ? NO_CUDA
+                             : SAFE;
+}
+
+static void count_unseen(void)
+{
+    st_lost("gpu: register whose doorbells are not seen", 1);
+}
+
+static void say_passed(enum why why)
+{
+    static bool said[sizeof(reasons) / sizeof(reasons[0])];
+    count_unseen();
+    st_warn_once(&said[why],
+                 "registers of the NIC are passed through, their doorbells are not seen: %s%s",
+                 reasons[why], remedies[why]);
+}
+
+static void describe(const struct st_uar *uar, const char *kind, enum why why)
 {
     struct st_object o;
     st_object_begin(&o, "mlx5_uar", uar->object);
@@ -53,29 +90,28 @@ static void describe(const struct st_uar *uar, const char *kind, const char *rea
     if (uar->shadow)
         st_object_u64(&o, "shadow", (uintptr_t)uar->shadow);
     else
-        st_object_str(&o, "passed_through", reason);
+        st_object_str(&o, "passed_through", reasons[why]);
     st_object_end(&o);
 }
 
 /* Finds or makes its shadow, and describes it unless another user has; READY afterwards. */
 static void dress(struct st_uar *uar, const char *kind)
 {
-    const char *reason = !st_cuda_on        ? "layer cuda is not chosen"
-                         : !st_recording()  ? "recording is off"
-                         : !st_cuda_seen()  ? "the CUDA driver is not called through the wrappers"
-                                            : NULL;
-    if (!reason && (uar->shadow = st_register_shadow(uar->at)))
+    enum why why = why_not();
+    if (why == SAFE && (uar->shadow = st_register_shadow(uar->at)))
         for EACH_UAR(other)
             if (other->shadow == uar->shadow)
                 uar->object = other->object;
     bool is_new = !uar->object;
     if (is_new)
         uar->object = st_object_id();
-    if (!reason && !uar->shadow && !(uar->shadow = st_register_add((void *)(uintptr_t)uar->at,
-                                                                   uar->object)))
-        reason = "no room for a shadow, or no thread to repeat it";
+    if (why == SAFE && !uar->shadow && !(uar->shadow = st_register_add((void *)(uintptr_t)uar->at,
+                                                                       uar->object)))
+        why = NO_ROOM;
     if (is_new)
-        describe(uar, kind, reason);
+        describe(uar, kind, why);
+    if (why != SAFE)
+        say_passed(why);
     if (uar->real) {
         uar->given = *uar->real;
         uar->given.reg_addr = uar->shadow;
@@ -120,6 +156,34 @@ bool st_uar_shadows(const void *at, uint64_t size_bytes)
             (first & PAGE_MASK) == (last & PAGE_MASK))
             return true;
     return false;
+}
+
+/* The real one can be rung, too. */
+static void expose(struct st_uar *uar, const char *how)
+{
+    struct st_object o;
+    if (__atomic_exchange_n(&uar->exposed, 1, __ATOMIC_RELAXED))
+        return;
+    count_unseen();
+    st_object_begin(&o, "mlx5_uar", uar->object);
+    st_object_str(&o, "exposed", how);
+    st_object_end(&o);
+}
+
+void st_uar_registered(const void *at, uint64_t size_bytes)
+{
+    static bool said;
+    uintptr_t first = (uintptr_t)at & PAGE_MASK;
+    uintptr_t last = (uintptr_t)at + (size_bytes ? size_bytes - 1 : 0);
+    for EACH_UAR(uar) {
+        uintptr_t page = (uintptr_t)uar->at & PAGE_MASK;
+        if (!uar->shadow || page < first || page > last)
+            continue;
+        expose(uar, "registered with CUDA");
+        st_warn_once(&said, "the page of a register of the NIC is registered with CUDA by its "
+                            "base_addr: doorbells that a GPU stores there (without doorbell "
+                            "records?) are not seen; choose another way of ringing");
+    }
 }
 
 ST_API struct mlx5dv_devx_uar *mlx5dv_devx_alloc_uar(struct ibv_context *context, uint32_t flags)
@@ -197,13 +261,24 @@ ST_API void mlx5dv_devx_free_uar(struct mlx5dv_devx_uar *held)
 /* libmlx5 finds its own state around what it gave out. */
 ST_API int mlx5dv_devx_uar_export_dmabuf_fd(struct mlx5dv_devx_uar *held)
 {
+    static bool said;
     struct st_mlx5_library *library = st_mlx5_library(ST_GPU_CALLER);
     if (!library || !library->mlx5dv_devx_uar_export_dmabuf_fd) {
         errno = ENOSYS;
         return -1;
     }
-    for EACH_UAR(uar)
-        if (uar->shadow && &uar->given == held)
-            return library->mlx5dv_devx_uar_export_dmabuf_fd(uar->real);
+    for EACH_UAR(uar) {
+        if (!uar->shadow || &uar->given != held)
+            continue;
+        int fd = library->mlx5dv_devx_uar_export_dmabuf_fd(uar->real), saved = errno;
+        if (fd >= 0) {
+            expose(uar, "exported as dmabuf");
+            st_warn_once(&said, "a register of the NIC is exported as dmabuf: doorbells that are "
+                                "stored by way of it are not seen; let the program register it "
+                                "with CUDA by its address");
+        }
+        errno = saved;
+        return fd;
+    }
     return library->mlx5dv_devx_uar_export_dmabuf_fd(held);
 }

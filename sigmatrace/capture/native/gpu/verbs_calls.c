@@ -1,0 +1,70 @@
+/* Two functions of libibverbs: one makes a DC target ready, one ends queue pairs that libmlx5 made.
+ * Where the shim of layer verbs is there too, its wrappers come next. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+
+#include "hooks.h"
+
+#define VERSION "IBVERBS_1.1"
+
+static const struct st_interposed wrappers[] = {{"ibv_modify_qp", VERSION, (void *)ibv_modify_qp},
+                                                {"ibv_destroy_qp", VERSION, (void *)ibv_destroy_qp},
+                                                {NULL, NULL, NULL}};
+
+__attribute__((constructor)) static void start(void)
+{
+    if (st_layer_on(ST_LAYER_MLX5DV))
+        st_interpose("libibverbs", wrappers);
+}
+
+static void *next(const char *name, const void *caller)
+{
+    int saved = errno;
+    void *shim = dlopen("libsigmatrace_verbs.so", RTLD_LAZY | RTLD_NOLOAD);
+    void *found = shim ? st_dlsym(shim, name) : NULL;
+    if (shim)
+        dlclose(shim);
+    if (!found)
+        found = st_copy_look_up(caller, "libibverbs.so.1", name, VERSION);
+    if (!found)
+        found = st_copy_look_up(caller, "libibverbs.so.1", name, NULL);
+    errno = saved;
+    return found;
+}
+
+ST_API int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
+{
+    __typeof__(ibv_modify_qp) *real;
+    *(void **)&real = next("ibv_modify_qp", ST_GPU_CALLER);
+    if (!real)
+        return errno = ENOSYS;
+    int result = real(qp, attr, mask), saved = errno;
+    if (st_mlx5dv_on && !result && mask & IBV_QP_STATE && attr->qp_state == IBV_QPS_RTR)
+        st_dc_look();
+    errno = saved;
+    return result;
+}
+
+ST_API int ibv_destroy_qp(struct ibv_qp *qp)
+{
+    __typeof__(ibv_destroy_qp) *real;
+    *(void **)&real = next("ibv_destroy_qp", ST_GPU_CALLER);
+    if (!real)
+        return errno = ENOSYS;
+    if (!st_mlx5dv_on)
+        return real(qp);
+    /* Before the call: its memory goes, and its handle and number may come again at once. */
+    int saved = errno;
+    uint64_t t_tsc = st_now();
+    struct st_pair *pair = st_pair_leave(qp);
+    st_dc_look();
+    errno = saved;
+    int result = real(qp);
+    saved = errno;
+    if (pair)
+        st_pair_destroyed(pair, result ? 0 : t_tsc);
+    if (!result)
+        st_dc_forget(qp, true);
+    errno = saved;
+    return result;
+}
