@@ -93,3 +93,9 @@ FAKE_API int cuptiActivityGetNumDroppedRecords(void *context, uint32_t stream, s
     *dropped = 0;
     return 0;
 }
+
+FAKE_API int cuptiGetResultString(int result, const char **text)
+{
+    *text = result ? "CUPTI_ERROR_INVALID_KIND" : "CUPTI_SUCCESS";
+    return 0;
+}
