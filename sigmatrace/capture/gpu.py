@@ -30,7 +30,7 @@ def _doorbells(found: Sequence[Captured], environment: Mapping[str, str]) -> Ite
     elif environment.get("SIGMATRACE_DOORBELL") == "off":
         why = "WQEs not read: SIGMATRACE_DOORBELL=off"
     else:
-        why = "WQEs not read: libmlx5 made their queue pairs, or it is not known where these are"
+        why = "WQEs not read: it is not known where the rings of their queue pairs lie"
     yield f"{counted(doorbells, 'doorbell')} recorded, {why}"
 
 
