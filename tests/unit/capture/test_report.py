@@ -79,8 +79,8 @@ NOT_CHOSEN = "layer cuda is not chosen"
             {"doorbells": 1, "unread": 1},
             {},
             [
-                "1 doorbell recorded, WQEs not read: libmlx5 made their queue pairs, or it is not"
-                " known where these are"
+                "1 doorbell recorded, WQEs not read: it is not known where the rings of their queue"
+                " pairs lie"
             ],
         ),
         (
