@@ -15,7 +15,7 @@ OWN = ("wqe", "cuda", "program", "ends", "shares")
 # Of the shim, all but what looks into libmlx5 and CUDA.
 PARTS = (
     *("wqe", "wqe_record", "monitor", "source", "repeater", "register"),
-    *("qp", "forward", "sweeper", "copier", "dbrec"),
+    *("qp", "forward", "sweeper", "copier", "dbrec", "ring"),
 )
 
 

@@ -39,24 +39,12 @@ static void beat(void)
 
 /* --- copying ----------------------------------------------------------------------------------------- */
 
-/* Copies the QP's part of this round, in at most two pieces. The program may have ended the QP
- * without us: `reading`, then the state, here; the state, then `reading`, there. */
+/* Copies the QP's part of this round. */
 static bool copy_part(struct st_gpu_qp *qp)
 {
-    uint64_t size = (uint64_t)qp->part_count * ST_GPU_SLOT_BYTES;
-    uint32_t from = (uint32_t)qp->part_first & (qp->made.sq_slots - 1);
-    uint64_t ahead = (uint64_t)(qp->made.sq_slots - from) * ST_GPU_SLOT_BYTES;
-    uint64_t first = size < ahead ? size : ahead;
-    qp->part_at = st_source_room(qp->ring, size);
-    __atomic_store_n(&qp->reading, 1, __ATOMIC_SEQ_CST);
-    bool done = qp->part_at != UINT64_MAX &&
-                __atomic_load_n(&qp->state, __ATOMIC_SEQ_CST) < ST_ABANDONED &&
-                st_source_start(qp->ring, qp->part_at,
-                                qp->made.sq + (uint64_t)from * ST_GPU_SLOT_BYTES, first);
-    if (done && size > first)
-        done = st_source_start(qp->ring, qp->part_at + first, qp->made.sq, size - first);
-    __atomic_store_n(&qp->reading, 0, __ATOMIC_SEQ_CST);
-    return done;
+    qp->part_at = st_source_room(qp->ring, (uint64_t)qp->part_count * ST_GPU_SLOT_BYTES);
+    return qp->part_at != UINT64_MAX &&
+           st_ring_start(qp, qp->ring, qp->part_at, qp->part_first, qp->part_count);
 }
 
 /* What all jobs of a QP take from its ring, in a row. */
@@ -101,13 +89,15 @@ static void start(void)
     started_count = job_count;
 }
 
-static void count_missing(uint64_t count)
+static void count_missing(struct st_gpu_qp *qp, uint64_t count)
 {
+    ST_STORE(&qp->missing, qp->missing + count);
     if (count)
         st_lost("gpu: slots not copied in time, or whose copy failed", count);
 }
 
-/* What the program was told of as not read is not recorded any more: `reading` as above. */
+/* What the program was told of as not read is not recorded any more: `reading`, then the state,
+ * here; the state, then `reading`, there. */
 static void record(const struct job *job)
 {
     struct st_gpu_qp *qp = job->qp;
@@ -124,7 +114,7 @@ static void record(const struct job *job)
     ST_STORE(&qp->invalid, qp->invalid + walked.invalid);
     ST_STORE(&qp->recorded, qp->recorded + count);
     __atomic_store_n(&qp->reading, 0, __ATOMIC_SEQ_CST);
-    count_missing(job->count - count);
+    count_missing(qp, job->count - count);
     if (walked.invalid)
         st_lost("gpu: slots overwritten before the copy, or never written", walked.invalid);
 }
@@ -178,7 +168,7 @@ static void take_slots(struct st_gpu_qp *qp, const struct st_doorbell_record *do
         return;
     }
     if (count > qp->made.sq_slots) { /* more than the ring holds: the first ones are gone */
-        count_missing(count - qp->made.sq_slots);
+        count_missing(qp, count - qp->made.sq_slots);
         count = qp->made.sq_slots;
     }
     if (count)
@@ -253,15 +243,18 @@ void *st_copier_run(void *nothing)
             close_batch();
         if (!job_count)
             ST_STORE(&st_copier_done, done);
-        if (!started_count && st_records_due())
+        if (!started_count && st_records_due()) {
+            last_tsc = ST_LOAD(&st_asked) ? st_now() : last_tsc;
             st_records_look();
+        }
         if (any)
             continue;
         if (!job_count && st_now() - looked_tsc > LAST_US * st_tsc_per_us) {
             looked_tsc = st_now();
             st_own_thread_ends();
         }
-        rest(last_tsc);
+        if (!st_records_due())
+            rest(last_tsc);
     }
     return nothing;
 }

@@ -1,17 +1,19 @@
 /* The copier's reading of doorbell records, the index that a queue pair last announced in memory.
  * Those of queue pairs whose doorbells others can overwrite before the sweeper sees them are read
- * after each doorbell there, once a millisecond, and before one of them goes; and that of each new
- * queue pair once, as what it says before anything was rung is of an earlier life. */
+ * after each doorbell there, and once a millisecond; one of them alone before it goes; and that of each
+ * new queue pair once, as what it says until the program writes to it is of an earlier life. */
 #include <string.h>
 
 #include "repeater.h"
 
 #define TICK_US 1000u
+#define PAGES_AT_ONCE 16u /* who asks waits no longer than for these */
 
-uint32_t st_changed;
+uint32_t st_changed, st_asked;
 uint64_t st_records_rounds;
 
 static uint64_t tick_tsc;
+static uint32_t next; /* of a round that is under way; 0: none is */
 
 /* --- reading ------------------------------------------------------------------------------------- */
 
@@ -52,29 +54,46 @@ static void start(struct st_gpu_qp *const *qps, uint32_t count, uint64_t page_at
     }
 }
 
-/* Tells the sweeper what the record says; what it has no room for is read once more. */
-static void tell(struct st_gpu_qp *qp)
+/* Is it news, and true? */
+static bool is_believed(struct st_gpu_qp *qp, uint16_t index)
+{
+    uint64_t forwarded = ST_LOAD(&qp->forwarded);
+    uint16_t ahead = (uint16_t)(index - (uint16_t)forwarded);
+    uint32_t most = qp->made.sq_slots ? qp->made.sq_slots : ST_RING_SLOTS_MAX;
+    return qp->written && ahead && ahead <= most && st_ring_holds(qp, forwarded, ahead);
+}
+
+/* Tells the sweeper what the record says. False: there was no room. */
+static bool tell(struct st_gpu_qp *qp)
 {
     uint32_t value;
     memcpy(&value, st_source_data(qp->record, qp->record_at), sizeof(value));
     uint16_t index = (uint16_t)__builtin_bswap32(value);
     if (!qp->looked)
         qp->left_over = index;
-    else if (index != qp->left_over)
-        qp->left_over = 0; /* the program has written to it */
+    qp->written |= index != qp->left_over;
     ST_STORE(&qp->looked, 1);
-    if (index != (uint16_t)qp->taken && (qp->taken || index != qp->left_over))
-        st_queue_put(&st_to_sweeper, &(struct st_message){.qp = (uint32_t)(qp - st_gpu_qps),
-                                                          .life = qp->life,
-                                                          .kind = ST_RECORD,
-                                                          .index16 = index});
+    return !is_believed(qp, index) ||
+           st_queue_put(&st_to_sweeper, &(struct st_message){.qp = (uint32_t)(qp - st_gpu_qps),
+                                                             .life = qp->life,
+                                                             .kind = ST_RECORD,
+                                                             .index16 = index});
+}
+
+/* Where there was no room, it is asked for once more. */
+static void answer(struct st_gpu_qp *qp, bool told)
+{
+    if (qp->asked == ST_ANSWERING)
+        ST_STORE(&qp->asked, told ? ST_READ : ST_ASKED);
+    if (!told)
+        ST_STORE(&st_asked, 1);
 }
 
 static void tell_all(struct st_gpu_qp *const *qps, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++)
-        if (qps[i]->record_at != UINT64_MAX && st_source_wait(qps[i]->record))
-            tell(qps[i]);
+        answer(qps[i], qps[i]->record_at == UINT64_MAX || !st_source_wait(qps[i]->record) ||
+                           tell(qps[i]));
     if (count)
         st_sources_clear();
 }
@@ -104,28 +123,51 @@ static void read_listed(struct st_gpu_qp *const *list, uint32_t listed)
     tell_all(list + told, listed - told);
 }
 
-static void read_all(void)
+static bool is_asked(struct st_gpu_qp *qp)
+{
+    return st_swap_state(&qp->asked, ST_ASKED, ST_ANSWERING);
+}
+
+static bool is_shared(struct st_gpu_qp *qp)
+{
+    struct st_register *at = ST_LOAD(&qp->at);
+    return at && st_gpu_qp_shares(qp, at);
+}
+
+/* Those that are `wanted`, from this one on, up to so many pages; returns which is next, 0: none. */
+static uint32_t read_some(bool (*wanted)(struct st_gpu_qp *), uint32_t from, uint32_t most)
 {
     static struct st_gpu_qp *list[ST_GPU_QPS];
-    uint32_t listed = 0;
-    for (uint32_t i = 0; i < ST_LOAD(&st_gpu_qps_used); i++) {
+    uint32_t i, used = ST_LOAD(&st_gpu_qps_used), listed = 0, pages = 0;
+    for (i = from; i < used; i++) {
         struct st_gpu_qp *qp = &st_gpu_qps[i];
-        struct st_register *at = ST_LOAD(&qp->state) == ST_ACTIVE ? ST_LOAD(&qp->at) : NULL;
-        if (at && qp->record && (!qp->looked || st_gpu_qp_shares(qp, at)))
-            list[listed++] = qp;
+        if (ST_LOAD(&qp->state) != ST_ACTIVE || !qp->record || !wanted(qp))
+            continue;
+        if ((!listed || !same_page(list[listed - 1], qp)) && pages++ == most)
+            break;
+        list[listed++] = qp;
     }
     read_listed(list, listed);
+    return i < used ? i : 0;
 }
 
 bool st_records_due(void)
 {
-    return ST_LOAD(&st_changed) || st_now() - tick_tsc > TICK_US * st_tsc_per_us;
+    return ST_LOAD(&st_asked) || next || ST_LOAD(&st_changed) ||
+           st_now() - tick_tsc > TICK_US * st_tsc_per_us;
 }
 
 void st_records_look(void)
 {
-    tick_tsc = st_now();
-    __atomic_exchange_n(&st_changed, 0, __ATOMIC_SEQ_CST);
-    read_all();
-    ST_STORE(&st_records_rounds, st_records_rounds + 1);
+    if (ST_LOAD(&st_asked) && __atomic_exchange_n(&st_asked, 0, __ATOMIC_SEQ_CST)) {
+        read_some(is_asked, 0, UINT32_MAX);
+        return;
+    }
+    if (!next) {
+        tick_tsc = st_now();
+        __atomic_exchange_n(&st_changed, 0, __ATOMIC_SEQ_CST);
+    }
+    next = read_some(is_shared, next, PAGES_AT_ONCE);
+    if (!next)
+        ST_STORE(&st_records_rounds, st_records_rounds + 1);
 }

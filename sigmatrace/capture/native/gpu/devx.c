@@ -10,6 +10,7 @@ struct made {
     uint32_t slot;
     uint32_t cq; /* `mlx5_cq` object; 0: a queue pair */
     const struct mlx5dv_devx_obj *handle;
+    const struct ibv_context *context;
     struct st_mlx5_library *library;
     struct st_devx_qp qp;
 };
@@ -33,6 +34,32 @@ static struct made *claim(const struct mlx5dv_devx_obj *handle, struct st_mlx5_l
     made->handle = handle;
     made->library = library;
     return made;
+}
+
+static void ended(struct made *made, uint64_t t_tsc)
+{
+    struct st_object o;
+    if (!made->cq) {
+        st_devx_qp_destroyed(&made->qp, t_tsc);
+        return;
+    }
+    st_object_begin(&o, "mlx5_cq", made->cq);
+    st_object_u64(&o, "closed_tsc", t_tsc);
+    st_object_end(&o);
+}
+
+void st_devx_close(const struct ibv_context *context)
+{
+    for (uint32_t i = 0; i < __atomic_load_n(&used, __ATOMIC_ACQUIRE); i++) {
+        struct made *made = &all[i];
+        if (!st_slot_is(&made->slot, ST_SLOT_READY) || made->context != context ||
+            !st_slot_swap(&made->slot, ST_SLOT_READY, ST_SLOT_ENDING))
+            continue;
+        if (!made->cq)
+            st_devx_qp_leave(&made->qp);
+        ended(made, st_now());
+        st_slot_set(&made->slot, ST_SLOT_FREE);
+    }
 }
 
 static void cq_created(struct made *made, const struct ibv_context *context, const uint8_t *in,
@@ -64,6 +91,8 @@ static void created(const struct mlx5dv_devx_obj *handle, struct ibv_context *co
     int saved = errno;
     st_mlx5_seen(library);
     struct made *made = claim(handle, library);
+    if (made)
+        made->context = context;
     if (made && command == ST_CREATE_CQ) {
         cq_created(made, context, in, in_size, number);
     } else if (made) {
@@ -132,14 +161,10 @@ ST_API int mlx5dv_devx_obj_destroy(struct mlx5dv_devx_obj *object)
     int result = library->mlx5dv_devx_obj_destroy(object);
     st_mlx5_inside--;
     saved = errno;
-    if (made && !result && made->cq) {
-        struct st_object o;
-        st_object_begin(&o, "mlx5_cq", made->cq);
-        st_object_u64(&o, "closed_tsc", t_tsc);
-        st_object_end(&o);
-    } else if (made && !result) {
-        st_devx_qp_destroyed(&made->qp, t_tsc);
-    }
+    if (made && !result)
+        ended(made, t_tsc);
+    else if (made && !made->cq)
+        st_devx_qp_stays(&made->qp);
     if (made)
         st_slot_set(&made->slot, result ? ST_SLOT_READY : ST_SLOT_FREE);
     errno = saved;

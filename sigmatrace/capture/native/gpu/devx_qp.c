@@ -1,6 +1,7 @@
 /* A queue pair made by DEVX: its objects, one for each connection, and when it is followed. */
 #define _GNU_SOURCE
 #include <string.h>
+#include <unistd.h>
 
 #include "hooks.h"
 #include "mailbox.h"
@@ -24,8 +25,8 @@ static void describe(struct st_devx_qp *qp)
     st_object_begin(&o, "mlx5_qp", qp->object);
     st_object_u64(&o, "qpn", qp->qpn);
     st_object_str(&o, "qp_type", service_name(qp->type));
-    if (qp->uar_object)
-        st_object_u64(&o, "uar", qp->uar_object);
+    if (qp->at.object)
+        st_object_u64(&o, "uar", qp->at.object);
     if (qp->umem)
         st_object_u64(&o, "umem", qp->umem);
     if (qp->dbr_umem)
@@ -34,12 +35,13 @@ static void describe(struct st_devx_qp *qp)
     st_object_str(&o, "state", qp->state);
     st_object_end(&o);
     qp->described = true;
+    qp->home = getpid();
 }
 
-static void close(struct st_devx_qp *qp, uint64_t t_tsc)
+static void tell_end(struct st_devx_qp *qp, uint64_t t_tsc)
 {
     struct st_object o;
-    if (qp->described) {
+    if (qp->described && qp->home == getpid()) {
         st_object_begin(&o, "mlx5_qp", qp->object);
         st_qp_totals_put(&o, &qp->totals);
         st_object_u64(&o, "closed_tsc", t_tsc);
@@ -113,19 +115,20 @@ static void locate(struct st_devx_qp *qp, const uint8_t *in, size_t in_size)
     uint64_t size = (uint64_t)slots * ST_GPU_SLOT_BYTES;
     qp->umem = ring ? ring->object : 0;
     qp->dbr_umem = record ? record->object : 0;
-    if (decodes(qp) && ring && ring->address && at <= ring->size_bytes && size <= ring->size_bytes - at) {
+    if (ring && ring->address && at <= ring->size_bytes && size <= ring->size_bytes - at) {
         qp->sq = ring->address + at;
         qp->sq_slots = slots;
     }
-    if (record && record->address && record_at + 8 <= record->size_bytes)
+    qp->unrecorded = st_mailbox(in, in_size, ST_QP_SEND_DBR_MODE);
+    if (!qp->unrecorded && record && record->address && record_at + 8 <= record->size_bytes)
         qp->dbrec = record->address + record_at + 4; /* the first four: the receive queue's */
 }
 
 /* The other place of the register's page has no shadow: what is stored there is the NIC's alone. */
-static void say_without_record(const struct st_devx_qp *qp, const uint8_t *in, size_t in_size)
+static void say_without_record(const struct st_devx_qp *qp)
 {
     static bool said;
-    if (!qp->shadow || !st_mailbox(in, in_size, ST_QP_SEND_DBR_MODE))
+    if (!qp->at.shadow || !qp->unrecorded)
         return;
     st_lost("gpu: queue pair whose doorbells are not seen: they need no doorbell record", 1);
     st_warn_once(&said, "queue pairs are rung without doorbell records (send_dbr_mode), at a place "
@@ -138,36 +141,48 @@ void st_devx_qp_created(struct st_devx_qp *qp, const uint8_t *in, size_t in_size
     qp->type = (uint32_t)st_mailbox(in, in_size, ST_QP_SERVICE);
     memcpy(qp->created, in, in_size < sizeof(qp->created) ? in_size : sizeof(qp->created));
     locate(qp, in, in_size);
-    qp->uar = st_uar_of_page(qp->context, (uint32_t)st_mailbox(in, in_size, ST_QP_UAR_PAGE));
-    if (qp->uar) {
-        qp->uar_object = qp->uar->object;
-        qp->uar_serial = qp->uar->serial;
-        qp->shadow = qp->uar->shadow;
-        __atomic_add_fetch(&qp->uar->qps, 1, __ATOMIC_RELAXED);
-    }
+    qp->page_id = (uint32_t)st_mailbox(in, in_size, ST_QP_UAR_PAGE);
+    st_uar_guess(qp->context, qp->page_id, &qp->at);
     qp->state = "reset";
     qp->object = st_object_id();
     describe(qp);
     st_dc_look();
-    say_without_record(qp, in, in_size);
+    say_without_record(qp);
 }
 
-static void follow(struct st_devx_qp *qp)
+/* `first`: the index with which it goes on. */
+static void follow(struct st_devx_qp *qp, uint64_t first)
 {
+    if (!st_uar_is(&qp->at)) /* its register has gone: it rings on another one of the page */
+        st_uar_guess(qp->context, qp->page_id, &qp->at);
     struct st_gpu_qp_new new = {.qpn = qp->qpn,
                                 .object = qp->object,
-                                .shadow = qp->shadow,
+                                .shadow = qp->at.shadow,
                                 .sq = qp->sq,
                                 .sq_slots = qp->sq_slots,
                                 .dbrec = qp->dbrec,
+                                .doorbells_only = !decodes(qp),
+                                .first = first,
                                 .has_av = has_av(qp)};
-    if (!qp->shadow)
-        return;
     struct st_port port = port_of(qp);
     st_port_prefix(&port, new.prefix);
-    qp->followed = st_gpu_qp_add(&new);
+    qp->followed = new.shadow && st_gpu_qp_add(&new);
+    qp->shadow = new.shadow;
     if (!qp->followed)
         st_lost("gpu: queue pair whose doorbells are not followed", 1);
+}
+
+/* As `object`, it begins anew; 0: it goes. */
+static void end(struct st_devx_qp *qp, uint32_t object)
+{
+    struct st_gpu_qp_totals totals;
+    if (object)
+        st_gpu_qp_restart(qp->shadow, qp->qpn, object, &totals);
+    else
+        st_gpu_qp_remove(qp->shadow, qp->qpn, &totals);
+    st_qp_totals_add(&qp->totals, &totals);
+    qp->followed = object;
+    qp->left = !object;
 }
 
 /* RST2INIT. Only now the port is known; nothing can be rung before. */
@@ -176,14 +191,14 @@ static void begin(struct st_devx_qp *qp)
     if (qp->reset) {
         uint32_t object = st_object_id();
         if (qp->followed)
-            st_gpu_qp_restart(qp->shadow, qp->qpn, object, &qp->totals);
-        close(qp, qp->reset_tsc);
+            end(qp, object);
+        tell_end(qp, qp->reset_tsc);
         qp->object = object;
         describe(qp);
     }
     qp->reset = false;
     if (!qp->followed)
-        follow(qp);
+        follow(qp, 0);
 }
 
 void st_devx_qp_modified(struct st_devx_qp *qp, const uint8_t *in, size_t in_size,
@@ -231,14 +246,17 @@ void st_devx_qp_modified(struct st_devx_qp *qp, const uint8_t *in, size_t in_siz
 void st_devx_qp_leave(struct st_devx_qp *qp)
 {
     if (qp->followed)
-        st_gpu_qp_remove(qp->shadow, qp->qpn, &qp->totals);
-    qp->followed = false;
+        end(qp, 0);
+}
+
+void st_devx_qp_stays(struct st_devx_qp *qp)
+{
+    if (qp->left)
+        follow(qp, qp->totals.slots);
 }
 
 void st_devx_qp_destroyed(struct st_devx_qp *qp, uint64_t t_tsc)
 {
-    /* Its register may have been freed, and the state be another one's by now. */
-    if (qp->uar && qp->uar->serial == qp->uar_serial)
-        __atomic_sub_fetch(&qp->uar->qps, 1, __ATOMIC_RELAXED);
-    close(qp, t_tsc);
+    st_uar_leave(&qp->at);
+    tell_end(qp, t_tsc);
 }

@@ -62,6 +62,9 @@ struct st_wqe {
 ST_API uint32_t st_wqe_decode(const uint8_t *slots, uint32_t available, uint16_t index,
                               uint32_t qpn, uint32_t has_av, struct st_wqe *wqe);
 
+/* How many slots a WQE takes, by its control segment alone; 0: it is not that of this index and QPN. */
+uint32_t st_wqe_slots(const uint8_t *slot, uint16_t index, uint32_t qpn);
+
 /* A doorbell's value: QPN, and the producer index that it announces, 16 bits (either dialect). */
 struct st_doorbell_value {
     uint32_t qpn;
@@ -135,6 +138,8 @@ void *st_register_real(const void *shadow);
 /* One user less; of the last one, after a last sweep: nothing is forwarded any more. False: the
  * sweeper did not answer (within a second), and may still store: the real one must stay mapped. */
 bool st_register_remove(const void *shadow);
+/* So of the last one, whoever uses it: the real one goes. */
+bool st_register_end(const void *shadow);
 
 struct st_gpu_qp_totals {
     uint64_t doorbells;      /* forwarded, each repetition too */
@@ -146,8 +151,10 @@ struct st_gpu_qp_new {
     uint32_t qpn, object;
     const void *shadow;        /* its register */
     uint64_t sq;               /* address of the send queue */
-    uint32_t sq_slots;         /* a power of two; 0: not known, doorbells only */
+    uint32_t sq_slots;         /* a power of two; 0: not known */
+    bool doorbells_only;       /* what its slots hold is not recorded */
     uint64_t dbrec;            /* address of the send doorbell record; 0: none */
+    uint64_t first;            /* index with which it goes on; 0: a new one */
     bool has_av;
     uint8_t prefix[8];         /* the port's subnet, with LIDs; zeros: not known */
 };
@@ -160,7 +167,8 @@ bool st_gpu_qp_add(const struct st_gpu_qp_new *new);
 void st_gpu_qp_restart(const void *shadow, uint32_t qpn, uint32_t object,
                        struct st_gpu_qp_totals *totals);
 /* Copies what is outstanding (bounded by a few ms), and forgets it: its memory is not read any
- * more. To be called before the register goes. Totals are 0 for one that is not known. */
+ * more. To be called before the register goes. Totals are 0 for one that is not known. One that goes
+ * on nevertheless is added again, its `first` being the sum of its slots: totals begin anew. */
 void st_gpu_qp_remove(const void *shadow, uint32_t qpn, struct st_gpu_qp_totals *totals);
 
 /* --- wqe_record.c: from slots to records --------------------------------------------------------------- */

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <infiniband/mlx5dv.h>
 #include <infiniband/verbs.h>
+#include <sys/types.h>
 
 #include "gpu.h"
 
@@ -90,12 +91,25 @@ struct st_uar {
     struct st_mlx5_library *library;
     struct mlx5dv_devx_uar given;  /* what the program holds, when there is a shadow */
 };
+/* What a queue pair needs to know of a register, which may be freed at any time. */
+struct st_uar_guess {
+    struct st_uar *uar;
+    uint32_t object, serial;
+    const void *shadow;
+};
 /* The register of a page that a new queue pair most probably rings: the page has several, and its
- * number is all that the queue pair is told. The last one of those with the fewest queue pairs. */
-struct st_uar *st_uar_of_page(const struct ibv_context *context, uint32_t page_id);
+ * number is all that the queue pair is told. The last one of those with the fewest queue pairs, which
+ * has one more now. False: there is none. */
+bool st_uar_guess(const struct ibv_context *context, uint32_t page_id, struct st_uar_guess *guess);
+/* It has one less, unless it is another one by now; false: it is. */
+bool st_uar_leave(const struct st_uar_guess *guess);
+bool st_uar_is(const struct st_uar_guess *guess);
 /* That of a queue pair which libmlx5 made, known already or made now; NULL: no room. */
 struct st_uar *st_uar_of_register(struct ibv_context *context, struct st_mlx5_library *library,
                                   void *at);
+/* Before a device is closed: nothing is stored to its registers any more. False: the sweeper did not
+ * answer, and the device must stay open. */
+bool st_uars_close(const struct ibv_context *context);
 
 /* --- umem.c ---------------------------------------------------------------------------------------- */
 
@@ -106,6 +120,8 @@ struct st_umem {
     const struct ibv_context *context;
     const struct mlx5dv_devx_umem *handle;
 };
+/* Its device is closed. */
+void st_umems_close(const struct ibv_context *context);
 const struct st_umem *st_umem_of(const struct ibv_context *context, uint32_t id);
 
 /* --- port.c: a port of the NIC ------------------------------------------------------------------ */
@@ -139,16 +155,25 @@ void st_dc_forget(const struct ibv_qp *qp, bool looked);
 struct st_pair;
 /* Before it is destroyed: what was rung is forwarded and copied. NULL: it is not known. */
 struct st_pair *st_pair_leave(const struct ibv_qp *qp);
-/* It was destroyed, at this time; 0: it was not, and is no longer followed. */
+/* It was destroyed, at this time; 0: it was not, and is followed again. */
 void st_pair_destroyed(struct st_pair *pair, uint64_t t_tsc);
+/* Before a device is closed. */
+void st_pairs_close(const struct ibv_context *context);
 
 /* --- qp_fields.c --------------------------------------------------------------------------------- */
 
+/* A queue pair that went on although it was to end has several. */
+void st_qp_totals_add(struct st_gpu_qp_totals *totals, const struct st_gpu_qp_totals *more);
 /* What a queue pair has at its end. */
 void st_qp_totals_put(struct st_object *o, const struct st_gpu_qp_totals *totals);
 
 /* What a command that makes or changes a queue pair of this service says of it. */
 void st_qp_fields_put(struct st_object *o, uint32_t service, const uint8_t *in, size_t in_size);
+
+/* --- devx.c: objects made by DEVX ----------------------------------------------------------------- */
+
+/* Before a device is closed. */
+void st_devx_close(const struct ibv_context *context);
 
 /* --- devx_qp.c: a queue pair made by DEVX, and its objects --------------------------------------- */
 
@@ -158,12 +183,15 @@ struct st_devx_qp {
     uint32_t object, qpn, type;
     bool described;  /* its object has been written */
     bool followed;   /* the sweeper knows it */
+    bool unrecorded; /* its doorbells need no record: that says nothing */
     bool reset;      /* it was reset after it had been in use: its next life is a new object */
+    bool left;       /* it was followed until it was to be destroyed */
     uint64_t reset_tsc;
     const char *state;
-    struct st_uar *uar;
-    uint32_t uar_object, uar_serial;
-    const void *shadow;
+    const void *shadow; /* where it was followed at first */
+    struct st_uar_guess at;
+    uint32_t page_id;
+    pid_t home;      /* a forked child has no part in what its parent's did */
     struct ibv_context *context;
     struct st_mlx5_library *library;
     uint32_t umem, dbr_umem, port;
@@ -179,6 +207,8 @@ void st_devx_qp_modified(struct st_devx_qp *qp, const uint8_t *in, size_t in_siz
                            uint64_t t_tsc);
 /* Before it is destroyed: what was rung is forwarded and copied, then it is forgotten. */
 void st_devx_qp_leave(struct st_devx_qp *qp);
+/* It was not destroyed: it is followed again. */
+void st_devx_qp_stays(struct st_devx_qp *qp);
 /* It was destroyed. */
 void st_devx_qp_destroyed(struct st_devx_qp *qp, uint64_t t_tsc);
 

@@ -6,6 +6,7 @@
  * finds what took their place, and that does not pass for a slot of this queue pair. */
 #define _GNU_SOURCE
 #include <string.h>
+#include <unistd.h>
 
 #include "hooks.h"
 
@@ -16,7 +17,10 @@ struct st_pair {
     uint32_t qpn, object;
     const void *shadow;
     const struct ibv_qp *handle;
+    const struct ibv_context *context;
     const void *sq, *dbrec;
+    pid_t home; /* a forked child has no part in what its parent's did */
+    struct st_gpu_qp_new followed;
     struct st_gpu_qp_totals totals;
 };
 
@@ -80,15 +84,16 @@ static void describe(const struct st_pair *pair, const struct st_uar *uar, const
 
 /* Such a register may be many queue pairs': the records tell what was overwritten before it was
  * seen. */
-static void follow(const struct st_pair *pair, const struct st_uar *uar, const struct ibv_qp *qp,
+static void follow(struct st_pair *pair, const struct st_uar *uar, const struct ibv_qp *qp,
                    const struct mlx5dv_qp *told)
 {
     struct st_gpu_qp_new new = {.qpn = pair->qpn,
                                 .object = pair->object,
                                 .shadow = pair->shadow,
                                 .dbrec = told->dbrec ? (uintptr_t)&told->dbrec[MLX5_SND_DBR] : 0,
+                                .doorbells_only = !decodes(qp, told),
                                 .has_av = has_av(qp)};
-    if (decodes(qp, told)) {
+    if (told->sq.stride == ST_GPU_SLOT_BYTES) {
         new.sq = (uintptr_t)told->sq.buf;
         new.sq_slots = told->sq.wqe_cnt;
     }
@@ -96,23 +101,36 @@ static void follow(const struct st_pair *pair, const struct st_uar *uar, const s
         struct st_port port = st_port_only(qp->context, uar->library);
         st_port_prefix(&port, new.prefix);
     }
+    pair->followed = new;
     if (!st_gpu_qp_add(&new))
         st_lost("gpu: queue pair whose doorbells are not followed", 1);
+}
+
+static void leave(struct st_pair *pair)
+{
+    struct st_gpu_qp_totals totals;
+    st_gpu_qp_remove(pair->shadow, pair->qpn, &totals);
+    st_qp_totals_add(&pair->totals, &totals);
 }
 
 static void learn(struct st_pair *pair, const struct st_uar *uar, const struct ibv_qp *qp,
                   const struct mlx5dv_qp *told)
 {
     pair->object = st_object_id();
+    memset(&pair->totals, 0, sizeof(pair->totals));
+    pair->home = getpid();
+    pair->context = qp->context;
     pair->handle = qp;
     pair->sq = told->sq.buf;
     pair->dbrec = told->dbrec;
     describe(pair, uar, qp, told);
 }
 
-static void close(const struct st_pair *pair, uint64_t t_tsc)
+static void tell_end(const struct st_pair *pair, uint64_t t_tsc)
 {
     struct st_object o;
+    if (pair->home != getpid())
+        return;
     st_object_begin(&o, "mlx5_qp", pair->object);
     st_qp_totals_put(&o, &pair->totals);
     st_object_u64(&o, "closed_tsc", t_tsc);
@@ -134,9 +152,9 @@ static void look_again(struct st_pair *pair, const struct st_uar *uar, const str
     bool same = pair->handle == qp && pair->sq == told->sq.buf && pair->dbrec == told->dbrec;
     if (same && !is_fresh(told))
         return;
-    st_gpu_qp_remove(pair->shadow, pair->qpn, &pair->totals);
+    leave(pair);
     if (!same || pair->totals.doorbells) {
-        close(pair, st_now());
+        tell_end(pair, st_now());
         learn(pair, uar, qp, told);
     }
     follow(pair, uar, qp, told);
@@ -167,19 +185,34 @@ struct st_pair *st_pair_leave(const struct ibv_qp *qp)
             pair->qpn != qp->qp_num ||
             !st_slot_swap(&pair->slot, ST_SLOT_READY, ST_SLOT_ENDING))
             continue;
-        st_gpu_qp_remove(pair->shadow, pair->qpn, &pair->totals);
+        leave(pair);
         return pair;
     }
     return NULL;
 }
 
+void st_pairs_close(const struct ibv_context *context)
+{
+    for (uint32_t i = 0; i < __atomic_load_n(&used, __ATOMIC_ACQUIRE); i++) {
+        struct st_pair *pair = &pairs[i];
+        if (!st_slot_is(&pair->slot, ST_SLOT_READY) || pair->context != context ||
+            !st_slot_swap(&pair->slot, ST_SLOT_READY, ST_SLOT_ENDING))
+            continue;
+        leave(pair);
+        st_pair_destroyed(pair, st_now());
+    }
+}
+
 void st_pair_destroyed(struct st_pair *pair, uint64_t t_tsc)
 {
-    if (t_tsc)
-        close(pair, t_tsc);
-    else
-        st_lost("gpu: queue pair whose doorbells are not followed", 1);
-    st_slot_set(&pair->slot, ST_SLOT_FREE);
+    if (t_tsc) {
+        tell_end(pair, t_tsc);
+    } else {
+        pair->followed.first = pair->totals.slots;
+        if (!st_gpu_qp_add(&pair->followed))
+            st_lost("gpu: queue pair whose doorbells are not followed", 1);
+    }
+    st_slot_set(&pair->slot, t_tsc ? ST_SLOT_FREE : ST_SLOT_READY);
 }
 
 static void replace(const struct ibv_qp *qp, struct mlx5dv_qp *told,

@@ -22,6 +22,11 @@ static const void *name_of(const volatile void *real, uint32_t qpn)
                           (uintptr_t)qpn << 4);
 }
 
+static const void *page_in(const void *name)
+{
+    return (const void *)((uintptr_t)name >> 28 << 12);
+}
+
 struct st_gpu_qp *st_gpu_qp_find(const struct st_register *at, uint32_t qpn)
 {
     return st_handle_find(&by_number, name_of(at->real, qpn));
@@ -32,9 +37,16 @@ void st_gpu_qp_hide(struct st_gpu_qp *qp)
     st_handle_remove(&by_number, qp->name, qp);
 }
 
+/* Where it rings, and how its memory is read. */
+struct place {
+    struct st_register *at; /* NULL: none of its page is left */
+    struct st_page *page;
+    const void *name;
+    struct st_source *ring, *proof, *record;
+};
+
 /* What a former queue pair left is forgotten; its life ends with a new number. */
-static void begin(struct st_gpu_qp *qp, const struct st_gpu_qp_new *new, struct st_register *at,
-                  struct st_source *ring, struct st_source *record)
+static void begin(struct st_gpu_qp *qp, const struct st_gpu_qp_new *new, const struct place *place)
 {
     uint32_t life = qp->life + 1;
     memset((uint8_t *)qp + sizeof(qp->state), 0, sizeof(*qp) - sizeof(qp->state));
@@ -42,24 +54,37 @@ static void begin(struct st_gpu_qp *qp, const struct st_gpu_qp_new *new, struct 
     qp->made = *new;
     qp->stream = (struct st_gpu_stream){new->object, new->qpn, new->has_av, {0}};
     memcpy(qp->stream.prefix, new->prefix, sizeof(new->prefix));
-    qp->at = at;
-    qp->page = at->of;
-    qp->name = name_of(at->real, new->qpn);
-    qp->ring = ring;
-    qp->record = record;
+    qp->at = place->at;
+    qp->page = place->page;
+    qp->name = place->name;
+    qp->ring = place->ring;
+    qp->proof = place->proof;
+    qp->record = place->record;
+    qp->forwarded = qp->told = qp->taken = qp->started = qp->copied = new->first;
 }
 
-/* What its record says before anything was rung is of an earlier life, and no doorbell. */
-static bool is_looked_at(const void *qp)
+static bool record_is_read(const void *qp)
 {
-    if (ST_LOAD(&((const struct st_gpu_qp *)qp)->looked))
-        return true;
-    ST_STORE(&st_changed, 1);
-    return false;
+    return ST_LOAD(&((const struct st_gpu_qp *)qp)->asked) == ST_READ;
 }
 
-static bool add(const struct st_gpu_qp_new *new, struct st_register *at, struct st_source *ring,
-                struct st_source *record)
+/* False: it was not, within the time. */
+static bool read_record(struct st_gpu_qp *qp)
+{
+    ST_STORE(&qp->asked, ST_ASKED);
+    ST_STORE(&st_asked, 1);
+    return st_repeater_wait(&st_copier_beat, record_is_read, qp, RECORD_MS);
+}
+
+static void count_users(struct st_register *at, struct st_page *page, uint32_t by)
+{
+    if (at)
+        ST_ADD(&at->qps, by);
+    ST_ADD(&page->qps, by);
+    ST_ADD(&page->unproven, by);
+}
+
+static bool add(const struct st_gpu_qp_new *new, const struct place *place)
 {
     struct st_gpu_qp *qp =
         st_state_claim(st_gpu_qps, ST_GPU_QPS, sizeof(*qp), &st_gpu_qps_used, &turn);
@@ -67,20 +92,17 @@ static bool add(const struct st_gpu_qp_new *new, struct st_register *at, struct 
         st_lost("gpu: queue pair beyond the number that can be followed", 1);
         return false;
     }
-    begin(qp, new, at, ring, record);
-    ST_ADD(&at->qps, 1);
-    ST_ADD(&qp->page->qps, 1);
-    ST_ADD(&qp->page->unproven, 1);
+    begin(qp, new, place);
+    count_users(place->at, place->page, 1);
     ST_STORE(&qp->state, ST_ACTIVE);
     if (!st_handle_publish(&by_number, qp->name, qp)) {
-        ST_ADD(&at->qps, -1u);
-        ST_ADD(&qp->page->qps, -1u);
-        ST_ADD(&qp->page->unproven, -1u);
+        count_users(place->at, place->page, -1u);
         ST_STORE(&qp->state, ST_FREE);
         st_lost("gpu: queue pair beyond the number that can be followed", 1);
         return false;
     }
-    if (record && !st_repeater_wait(&st_copier_beat, is_looked_at, qp, RECORD_MS))
+    /* What its record says before anything was rung is of an earlier life, and no doorbell. */
+    if (place->record && (!read_record(qp) || !ST_LOAD(&qp->looked)))
         st_lost("gpu: queue pair whose doorbell record was not read before it could ring", 1);
     return true;
 }
@@ -89,11 +111,15 @@ bool st_gpu_qp_add(const struct st_gpu_qp_new *new)
 {
     struct st_register *at = st_register_of(new->shadow);
     bool ring = new->sq && new->sq_slots && new->sq_slots <= ST_RING_SLOTS_MAX &&
-                !(new->sq_slots & (new->sq_slots - 1)) && st_gpu_config.order != ST_COPY_OFF;
+                !(new->sq_slots & (new->sq_slots - 1));
+    bool recorded = !new->doorbells_only && st_gpu_config.order != ST_COPY_OFF;
     if (!at || !st_repeater_here())
         return false;
-    return add(new, at, ring ? st_source_of(new->sq) : NULL,
-               new->dbrec && new->dbrec % 4 == 0 ? st_source_of(new->dbrec) : NULL);
+    struct place place = {.at = at, .page = at->of, .name = name_of(at->real, new->qpn)};
+    place.proof = ring ? st_source_of(new->sq) : NULL;
+    place.ring = recorded ? place.proof : NULL;
+    place.record = new->dbrec && new->dbrec % 4 == 0 ? st_source_of(new->dbrec) : NULL;
+    return add(new, &place);
 }
 
 /* The register may have gone before, and with it the name. */
@@ -122,23 +148,14 @@ static void abandon(struct st_gpu_qp *qp)
         st_lost("gpu: queue pair whose totals may not count its last slots", 1);
 }
 
-static bool records_are_read(const void *wanted)
-{
-    if (ST_LOAD(&st_records_rounds) >= *(const uint64_t *)wanted)
-        return true;
-    ST_STORE(&st_changed, 1);
-    return false;
-}
-
 /* Where others overwrite its doorbells, the last one may have been: the record tells. The sweeper
  * takes what it says before it lets the QP go. */
-static void look_at_record(const struct st_gpu_qp *qp)
+static void look_at_record(struct st_gpu_qp *qp)
 {
     const struct st_register *at = ST_LOAD(&qp->at);
     if (!qp->record || !at || !st_gpu_qp_shares(qp, at) || !st_repeater_here())
         return;
-    uint64_t wanted = ST_LOAD(&st_records_rounds) + 2; /* one may be on its way already */
-    if (!st_repeater_wait(&st_copier_beat, records_are_read, &wanted, RECORD_MS))
+    if (!read_record(qp))
         st_lost("gpu: queue pair whose last doorbells may not have been seen", 1);
 }
 
@@ -174,7 +191,7 @@ static void end(struct st_gpu_qp *qp, struct st_gpu_qp_totals *totals)
     bool ended = finish(qp) || !st_swap_state(&qp->state, ST_ENDING, ST_ABANDONED);
     if (!ended)
         abandon(qp);
-    uint64_t slots = ST_LOAD(&qp->forwarded), recorded = ST_LOAD(&qp->recorded);
+    uint64_t slots = ST_LOAD(&qp->forwarded) - qp->made.first, recorded = ST_LOAD(&qp->recorded);
     *totals = (struct st_gpu_qp_totals){
         .doorbells = ST_LOAD(&qp->doorbells),
         .slots = slots,
@@ -199,13 +216,16 @@ void st_gpu_qp_restart(const void *shadow, uint32_t qpn, uint32_t object,
     memset(totals, 0, sizeof(*totals));
     if (!qp)
         return;
-    struct st_register *at = ST_LOAD(&qp->at); /* by now it may be known better than at first */
+    struct place place = {.page = qp->page, .name = qp->name, .ring = qp->ring,
+                          .proof = qp->proof, .record = qp->record};
+    struct st_register *at = ST_LOAD(&qp->at); /* by now it may be known better than at first; */
     struct st_gpu_qp_new new = qp->made;
-    struct st_source *ring = qp->ring, *record = qp->record;
     new.object = object;
+    new.first = 0;
     end(qp, totals);
-    if (!at || ST_LOAD(&at->state) != ST_ACTIVE)
-        at = st_register_of(shadow);
-    if (at)
-        add(&new, at, ring, record);
+    /* or have gone: then another one of the page may be rung, now or later. */
+    place.at = at && ST_LOAD(&at->state) == ST_ACTIVE && at->of == place.page ? at : NULL;
+    if (!place.at)
+        place.at = st_register_beside(page_in(place.name));
+    add(&new, &place);
 }

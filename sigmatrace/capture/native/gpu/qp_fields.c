@@ -146,6 +146,14 @@ void st_qp_fields_put(struct st_object *o, uint32_t service, const uint8_t *in, 
     }
 }
 
+void st_qp_totals_add(struct st_gpu_qp_totals *totals, const struct st_gpu_qp_totals *more)
+{
+    totals->doorbells += more->doorbells;
+    totals->slots += more->slots;
+    totals->invalid_slots += more->invalid_slots;
+    totals->uncopied_slots += more->uncopied_slots;
+}
+
 void st_qp_totals_put(struct st_object *o, const struct st_gpu_qp_totals *totals)
 {
     st_object_u64(o, "doorbells", totals->doorbells);

@@ -92,6 +92,15 @@ struct st_register *st_register_of(const void *shadow)
     return NULL;
 }
 
+struct st_register *st_register_beside(const void *real)
+{
+    for (uint32_t i = 0; i < ST_LOAD(&st_registers_used); i++)
+        if (ST_LOAD(&st_registers[i].state) == ST_ACTIVE &&
+            ((uintptr_t)st_registers[i].real ^ (uintptr_t)real) <= ST_PAGE_MASK)
+            return &st_registers[i];
+    return NULL;
+}
+
 void *st_register_real(const void *shadow)
 {
     struct st_register *one = st_register_of(shadow);
@@ -103,11 +112,8 @@ static bool has_ended(const void *one)
     return ST_LOAD(&((const struct st_register *)one)->state) != ST_ENDING;
 }
 
-bool st_register_remove(const void *shadow)
+static bool end(struct st_register *one)
 {
-    struct st_register *one = st_register_of(shadow);
-    if (!one || __atomic_sub_fetch(&one->users, 1, __ATOMIC_SEQ_CST))
-        return true;
     if (!st_swap_state(&one->state, ST_ACTIVE, ST_ENDING) || !st_repeater_here())
         return true;
     ST_ADD(&st_attention, 1);
@@ -118,4 +124,16 @@ bool st_register_remove(const void *shadow)
     }
     ST_STORE(&one->state, ST_FREE);
     return true;
+}
+
+bool st_register_remove(const void *shadow)
+{
+    struct st_register *one = st_register_of(shadow);
+    return !one || __atomic_sub_fetch(&one->users, 1, __ATOMIC_SEQ_CST) || end(one);
+}
+
+bool st_register_end(const void *shadow)
+{
+    struct st_register *one = st_register_of(shadow);
+    return !one || end(one);
 }

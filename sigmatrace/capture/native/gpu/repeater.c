@@ -13,6 +13,7 @@
 
 #define CALIBRATION_US 300u
 #define DRAIN_MS 200u
+#define AT_ONCE 100u /* looks, before a wait sleeps: most take some microseconds */
 
 uint64_t st_tsc_per_us = 1000;
 uint32_t st_attention;
@@ -114,14 +115,17 @@ bool st_repeater_wait(struct st_beat *thread, bool (*done)(const void *), const 
 {
     uint64_t until = monotonic_ns() + ms * 1000000ull;
     bool stands = ST_LOAD(&thread->vain) == ST_LOAD(&thread->rounds) + 1;
-    while (!done(what)) {
+    for (uint32_t i = 0; !done(what); i++) {
         if (stands || !st_repeater_here())
             return false;
         if (monotonic_ns() > until) {
             ST_STORE(&thread->vain, ST_LOAD(&thread->rounds) + 1);
             return false;
         }
-        st_nap(20);
+        if (i < AT_ONCE)
+            sched_yield();
+        else
+            st_nap(20);
     }
     return true;
 }
@@ -156,8 +160,9 @@ __attribute__((destructor)) static void drain(void)
         st_nap(20);
     for (uint32_t i = 0; i < ST_LOAD(&st_gpu_qps_used); i++) {
         struct st_gpu_qp *qp = &st_gpu_qps[i];
-        uint64_t recorded = ST_LOAD(&qp->recorded), forwarded = ST_LOAD(&qp->forwarded);
-        if (ST_LOAD(&qp->state) >= ST_ACTIVE && qp->ring && forwarded > recorded)
-            st_lost("gpu: slots not recorded before the end of the process", forwarded - recorded);
+        uint64_t told = ST_LOAD(&qp->recorded) + ST_LOAD(&qp->missing);
+        uint64_t forwarded = ST_LOAD(&qp->forwarded) - qp->made.first;
+        if (ST_LOAD(&qp->state) >= ST_ACTIVE && qp->ring && forwarded > told)
+            st_lost("gpu: slots not recorded before the end of the process", forwarded - told);
     }
 }

@@ -71,6 +71,7 @@ struct st_gpu_qp {
     const void *name; /* by which a doorbell finds it */
     struct st_gpu_stream stream;
     struct st_source *ring, *record; /* how to read its slots and its doorbell record, or NULL */
+    struct st_source *proof; /* its slots, where they are not recorded, too; NULL: not known */
     struct st_page *page;
     /* Sweeper. */
     struct st_register *at ST_LINE; /* where it rings; NULL: that register has gone */
@@ -87,9 +88,12 @@ struct st_gpu_qp {
     uint64_t taken ST_LINE; /* index up to which it was told */
     uint64_t started, copied;
     uint64_t recorded, invalid; /* slots; the invalid ones are recorded, too */
+    uint64_t missing;   /* slots that never will be: they are counted as lost */
     uint64_t record_at; /* in its source's buffer */
     uint32_t looked;    /* its doorbell record was read in this life, */
-    uint16_t left_over; /* and said this, which is of an earlier one; 0: nothing */
+    uint32_t asked;     /* and is to be read now: enum st_asked */
+    uint16_t left_over; /* what it said at first, which is of an earlier one */
+    bool written;       /* it has said something else */
     uint32_t reading; /* the program's memory, or recording, now */
     uint32_t part_round, part_count;
     uint64_t part_first, part_at;
@@ -170,6 +174,8 @@ void *st_state_claim(void *states, uint32_t count, size_t size, uint32_t *used, 
 
 /* The register of a shadow, or NULL. */
 struct st_register *st_register_of(const void *shadow);
+/* One on the same page of the NIC as this address, or NULL. */
+struct st_register *st_register_beside(const void *real);
 /* The queue pair that rings with this number on a register of this page, or NULL. */
 struct st_gpu_qp *st_gpu_qp_find(const struct st_register *at, uint32_t qpn);
 /* Doorbells no longer find it. */
@@ -211,11 +217,23 @@ extern struct st_beat st_copier_beat;
 extern uint64_t st_copier_done; /* messages that are recorded */
 extern uint32_t st_hurry;       /* counts: somebody waits, do not gather */
 
+/* --- ring.c: the copier's, slots ------------------------------------------------------------------------- */
+
+/* Copies slots of the ring to `at` in the source's buffer, in at most two pieces. */
+bool st_ring_start(struct st_gpu_qp *qp, struct st_source *source, uint64_t at, uint64_t index,
+                   uint32_t count);
+/* Do these slots hold whole WQEs of this QP, with these indices? Where its ring is not known, it is
+ * taken for granted. To be called while no copy is under way. */
+bool st_ring_holds(struct st_gpu_qp *qp, uint64_t index, uint32_t count);
+
 /* --- dbrec.c: the copier's, doorbell records ------------------------------------------------------------ */
 
-/* Set by others: a register with several QPs was used, or a QP is new: look at the records. */
+/* Set by others: a register with several QPs was used: look at the records. */
 extern uint32_t st_changed;
 extern uint64_t st_records_rounds; /* in which they were looked at */
+/* Of one QP's record, and whether there are such: READ, once it was read after it was asked for. */
+enum st_asked { ST_READ, ST_ASKED, ST_ANSWERING };
+extern uint32_t st_asked;
 /* Is it time to read them? */
 bool st_records_due(void);
 /* Reads them; while no copy is under way. */

@@ -51,6 +51,7 @@ static void prove(struct st_gpu_qp *qp, struct st_register *at)
 static void ring_unknown(struct st_register *at, const struct st_seen *seen)
 {
     st_forward_unknown(at, seen);
+    st_lost("gpu: doorbell of a queue pair that is not known", 1);
     if (!at->strangers) {
         at->strangers = true;
         ST_ADD(&at->qps, 1);
@@ -188,6 +189,8 @@ static void synthesize(struct st_gpu_qp *qp)
 {
     if (qp->told <= qp->forwarded)
         return;
+    if (!qp->proof)
+        st_lost("gpu: doorbell made of a record which no ring could prove", 1);
     put(qp->at, 0, doorbell_of(qp->made.qpn, (uint16_t)qp->told), ST_DOORBELL_SYNTHESIZED);
     pass(qp->at);
 }
@@ -199,12 +202,11 @@ static void answer(const struct st_message *message)
     struct st_gpu_qp *qp = &st_gpu_qps[message->qp];
     uint32_t state = ST_LOAD(&qp->state);
     if (qp->life != message->life || (state != ST_ACTIVE && state != ST_ENDING) || !qp->at ||
-        ST_LOAD(&qp->at->state) != ST_ACTIVE)
+        ST_LOAD(&qp->at->state) != ST_ACTIVE || qp->at->of != qp->page)
         return;
     bool waits = sweep(qp->at); /* its own may have come before the record was read */
     uint16_t ahead = (uint16_t)(message->index16 - (uint16_t)qp->forwarded);
-    uint32_t most = qp->made.sq_slots ? qp->made.sq_slots : ST_RING_SLOTS_MAX;
-    if (!ahead || ahead > most || !st_gpu_qp_shares(qp, qp->at))
+    if (!ahead || ahead > ST_RING_SLOTS_MAX || !st_gpu_qp_shares(qp, qp->at))
         return;
     qp->told = qp->forwarded + ahead;
     if (!waits)
@@ -254,12 +256,25 @@ static bool leave(struct st_gpu_qp *qp)
     return told;
 }
 
+/* Its register goes: it may ring on another one of the page, now or later. */
+static void move(struct st_gpu_qp *qp, struct st_register *to)
+{
+    if (to)
+        ST_ADD(&to->qps, 1);
+    ST_STORE(&qp->at, to);
+    if (qp->binding == ST_PROVEN)
+        ST_ADD(&qp->page->unproven, 1);
+    if (qp->binding == ST_PROVEN)
+        qp->binding = ST_GUESSED;
+}
+
 static void end_register(struct st_register *at)
 {
     sweep_all(at);
+    struct st_register *other = st_register_beside((void *)(uintptr_t)at->real);
     for (uint32_t i = 0; i < ST_LOAD(&st_gpu_qps_used); i++)
         if (st_gpu_qps[i].at == at)
-            ST_STORE(&st_gpu_qps[i].at, NULL);
+            move(&st_gpu_qps[i], other);
     if (at->strangers)
         ST_ADD(&at->of->qps, -1u);
     if (!st_swap_state(&at->state, ST_ENDING, ST_ENDED))

@@ -119,7 +119,21 @@ static void dress(struct st_uar *uar, const char *kind)
     st_slot_set(&uar->slot, ST_SLOT_READY);
 }
 
-struct st_uar *st_uar_of_page(const struct ibv_context *context, uint32_t page_id)
+bool st_uar_is(const struct st_uar_guess *guess)
+{
+    return guess->uar && st_slot_is(&guess->uar->slot, ST_SLOT_READY) &&
+           __atomic_load_n(&guess->uar->serial, __ATOMIC_ACQUIRE) == guess->serial;
+}
+
+bool st_uar_leave(const struct st_uar_guess *guess)
+{
+    if (!st_uar_is(guess))
+        return false;
+    __atomic_sub_fetch(&guess->uar->qps, 1, __ATOMIC_RELAXED);
+    return true;
+}
+
+static struct st_uar *likeliest(const struct ibv_context *context, uint32_t page_id)
 {
     struct st_uar *best = NULL;
     for EACH_UAR(uar) {
@@ -130,6 +144,27 @@ struct st_uar *st_uar_of_page(const struct ibv_context *context, uint32_t page_i
             best = uar;
     }
     return best;
+}
+
+/* Another thread may free it, and the state be another one's: what was copied is of one register, and
+ * of this page, if it is the same one before and after. */
+bool st_uar_guess(const struct ibv_context *context, uint32_t page_id, struct st_uar_guess *guess)
+{
+    struct st_uar *uar;
+    while ((uar = likeliest(context, page_id))) {
+        guess->uar = uar;
+        guess->serial = __atomic_load_n(&uar->serial, __ATOMIC_ACQUIRE);
+        guess->object = uar->object;
+        guess->shadow = uar->shadow;
+        bool of_page = uar->context == context && uar->page_id == page_id;
+        __atomic_thread_fence(__ATOMIC_ACQUIRE);
+        if (!of_page || !st_uar_is(guess))
+            continue;
+        __atomic_add_fetch(&uar->qps, 1, __ATOMIC_RELAXED);
+        return true;
+    }
+    memset(guess, 0, sizeof(*guess));
+    return false;
 }
 
 struct st_uar *st_uar_of_register(struct ibv_context *context, struct st_mlx5_library *library,
@@ -231,6 +266,29 @@ static bool is_shared(const struct st_uar *uar)
     return false;
 }
 
+static void tell_closed(const struct st_uar *uar, uint64_t t_tsc)
+{
+    struct st_object o;
+    if (is_shared(uar))
+        return;
+    st_object_begin(&o, "mlx5_uar", uar->object);
+    st_object_u64(&o, "closed_tsc", t_tsc);
+    st_object_end(&o);
+}
+
+bool st_uars_close(const struct ibv_context *context)
+{
+    bool all = true;
+    for EACH_UAR(uar) {
+        if (uar->context != context || !st_slot_swap(&uar->slot, ST_SLOT_READY, ST_SLOT_ENDING))
+            continue;
+        all &= !uar->shadow || st_register_end(uar->shadow);
+        tell_closed(uar, st_now());
+        st_slot_set(&uar->slot, ST_SLOT_FREE);
+    }
+    return all;
+}
+
 ST_API void mlx5dv_devx_free_uar(struct mlx5dv_devx_uar *held)
 {
     struct st_uar *uar = held ? take(held) : NULL;
@@ -248,12 +306,7 @@ ST_API void mlx5dv_devx_free_uar(struct mlx5dv_devx_uar *held)
     if (!uar)
         return;
     saved = errno;
-    if (!is_shared(uar)) {
-        struct st_object o;
-        st_object_begin(&o, "mlx5_uar", uar->object);
-        st_object_u64(&o, "closed_tsc", t_tsc);
-        st_object_end(&o);
-    }
+    tell_closed(uar, t_tsc);
     st_slot_set(&uar->slot, ST_SLOT_FREE);
     errno = saved;
 }

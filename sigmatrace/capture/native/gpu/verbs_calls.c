@@ -1,4 +1,5 @@
-/* Two functions of libibverbs: one makes a DC target ready, one ends queue pairs that libmlx5 made.
+/* Functions of libibverbs: one makes a DC target ready, one ends queue pairs that libmlx5 made, one
+ * all that was made of a device.
  * Where the shim of layer verbs is there too, its wrappers come next. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -9,6 +10,7 @@
 
 static const struct st_interposed wrappers[] = {{"ibv_modify_qp", VERSION, (void *)ibv_modify_qp},
                                                 {"ibv_destroy_qp", VERSION, (void *)ibv_destroy_qp},
+                                                {"ibv_close_device", VERSION, (void *)ibv_close_device},
                                                 {NULL, NULL, NULL}};
 
 __attribute__((constructor)) static void start(void)
@@ -67,4 +69,23 @@ ST_API int ibv_destroy_qp(struct ibv_qp *qp)
         st_dc_forget(qp, true);
     errno = saved;
     return result;
+}
+
+ST_API int ibv_close_device(struct ibv_context *context)
+{
+    __typeof__(ibv_close_device) *real;
+    *(void **)&real = next("ibv_close_device", ST_GPU_CALLER);
+    if (!real)
+        return errno = ENOSYS;
+    if (!st_mlx5dv_on)
+        return real(context);
+    /* Before the call, which unmaps the registers and frees the rings of those that were not
+     * destroyed. (That of libmlx5 does not fail.) */
+    int saved = errno;
+    st_devx_close(context);
+    st_pairs_close(context);
+    st_umems_close(context);
+    bool free = st_uars_close(context);
+    errno = saved;
+    return free ? real(context) : 0;
 }

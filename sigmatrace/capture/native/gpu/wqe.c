@@ -171,16 +171,24 @@ static bool read_segments(const uint8_t *p, const uint8_t *end, uint32_t has_av,
     return true;
 }
 
+uint32_t st_wqe_slots(const uint8_t *slot, uint16_t index, uint32_t qpn)
+{
+    uint32_t first = be32(slot), second = be32(slot + 4), segments = second & 0x3f;
+    if ((uint16_t)(first >> 8) != index || second >> 8 != qpn)
+        return 0;
+    return (segments * SEGMENT + ST_GPU_SLOT_BYTES - 1) / ST_GPU_SLOT_BYTES;
+}
+
 uint32_t st_wqe_decode(const uint8_t *slots, uint32_t available, uint16_t index, uint32_t qpn,
                        uint32_t has_av, struct st_wqe *wqe)
 {
     memset(wqe, 0, sizeof(*wqe));
     if (!available)
         return 0;
-    uint32_t first = be32(slots), second = be32(slots + 4), segments = second & 0x3f;
-    uint32_t count = (segments * SEGMENT + ST_GPU_SLOT_BYTES - 1) / ST_GPU_SLOT_BYTES;
-    if (!segments || count > available || (uint16_t)(first >> 8) != index || second >> 8 != qpn)
+    uint32_t count = st_wqe_slots(slots, index, qpn);
+    if (!count || count > available)
         return 0;
+    uint32_t first = be32(slots), segments = be32(slots + 4) & 0x3f;
     wqe->opmod = (uint8_t)(first >> 24);
     wqe->opcode = (uint8_t)first;
     wqe->slots = (uint8_t)count;
