@@ -11,7 +11,7 @@ from gpu_told import Run
 from native_run import NATIVE, compile_c, environment
 
 HERE = Path(__file__).parent
-OWN = ("wqe", "cuda", "program", "ends", "shares")
+OWN = ("wqe", "cuda", "program", "ends", "shares", "lives")
 # Of the shim, all but what looks into libmlx5 and CUDA.
 PARTS = (
     *("wqe", "wqe_record", "monitor", "source", "repeater", "register"),

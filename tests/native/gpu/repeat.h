@@ -58,6 +58,7 @@ void make_gpu(void);
 struct queue *make_queue(uint32_t slots, int vector, bool own);
 /* With this register. */
 struct queue *make_queue_at(uint32_t slots, int vector, volatile uint64_t *real);
+extern bool ring_slots_told; /* of the next ones: is the ring known? */
 extern uint16_t left_over; /* what the doorbell record of the next one says */
 void print_totals(const struct queue *q, const struct st_gpu_qp_totals *totals);
 void post(struct queue *q, uint32_t kind, uint32_t number);
@@ -72,6 +73,7 @@ void finish(struct queue *q);
 /* Cases that the others' files know: false, if this one does not. */
 bool ends_case(const char *name, uint32_t count);   /* of lives that end */
 bool shares_case(const char *name, uint32_t count); /* of registers that are shared */
+bool lives_case(const char *name, uint32_t count);  /* of records that are not true, and of resets */
 
 _Noreturn void fail(const char *what);
 
