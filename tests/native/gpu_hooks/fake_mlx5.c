@@ -17,6 +17,7 @@
 #define FAKE_API __attribute__((visibility("default")))
 #define NC_DEDICATED 0x80000000u
 #define ERRNO_OF_SUCCESS 77
+#define PAGES 16 /* that are taken back */
 #undef ibv_query_port
 
 struct mlx5dv_devx_obj {
@@ -28,6 +29,7 @@ FAKE_API int fake_freed;     /* registers */
 FAKE_API int fake_old_calls; /* of init_obj, by its old version */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static uint8_t *all_pages[PAGES];
 static uint32_t pages, umems, objects = 0x500;
 static uint8_t *dedicated;
 static int dedicated_left;
@@ -45,8 +47,11 @@ static int failing(void)
 
 static uint8_t *page(void)
 {
+    uint8_t *made = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (pages < PAGES)
+        all_pages[pages] = made;
     pages++;
-    return mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return made;
 }
 
 static struct mlx5dv_devx_uar *uar_at(uint8_t *base, int half)
@@ -211,6 +216,17 @@ FAKE_API int ibv_destroy_qp(struct ibv_qp *qp)
     if (!error)
         fake_destroy(qp);
     return error;
+}
+
+/* As the real one: no register is there any more. */
+FAKE_API int ibv_close_device(struct ibv_context *context)
+{
+    (void)context;
+    errno = ERRNO_OF_SUCCESS;
+    for (uint32_t i = 0; i < pages && i < PAGES; i++)
+        munmap(all_pages[i], 4096);
+    mprotect(fake_bf_page, sizeof(fake_bf_page), PROT_NONE);
+    return 0;
 }
 
 static int init(struct mlx5dv_obj *object, uint64_t types)

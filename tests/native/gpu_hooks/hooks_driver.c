@@ -347,6 +347,7 @@ static const struct {
     {"pair_ring", do_pair_ring},
     {"pair_store", do_pair_ring},
     {"pair_end", do_pair_end},
+    {"close", do_close},
     {"fork", do_fork},
     {"sleep", do_sleep},
     {"cuda", do_cuda},

@@ -24,6 +24,7 @@ int cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flag
 #define MLX5(X)                                                                                    \
     X(mlx5dv_init_obj, "MLX5_1.2") X(mlx5dv_create_qp, "MLX5_1.3")                                 \
     X(ibv_modify_qp, "IBVERBS_1.1") X(ibv_destroy_qp, "IBVERBS_1.1")                               \
+    X(ibv_close_device, "IBVERBS_1.1")                                                             \
     X(mlx5dv_devx_uar_export_dmabuf_fd, "MLX5_1.26") X(mlx5dv_devx_alloc_uar, "MLX5_1.7")          \
     X(mlx5dv_devx_free_uar, "MLX5_1.7") X(mlx5dv_devx_umem_reg, "MLX5_1.7")                        \
     X(mlx5dv_devx_umem_reg_ex, "MLX5_1.19") X(mlx5dv_devx_umem_dereg, "MLX5_1.7")                  \
@@ -83,6 +84,7 @@ void do_pair_put(const struct line *line);
 void do_pair_record(const struct line *line);
 void do_pair_ring(const struct line *line);
 void do_pair_end(const struct line *line);
+void do_close(const struct line *line);
 size_t unhex(const char *text, uint8_t *out);
 /* A child ends what there is, and asks for more. */
 int in_a_child(struct mlx5dv_devx_obj *pair, struct mlx5dv_devx_uar *uar);

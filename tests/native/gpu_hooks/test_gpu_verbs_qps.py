@@ -117,8 +117,18 @@ def test_errors_of_libibverbs_are_the_programs(hooks: Hooks) -> None:
         {"result": 22, "errno": 22},
     ]
     (pair,) = merged(result.rank(), "mlx5_qp")
-    assert "closed_tsc" not in pair
-    assert result.rank().end["lost"]["gpu: queue pair whose doorbells are not followed"] == 1
+    assert "closed_tsc" not in pair and result.rank().end["lost"] == {}
+
+
+def test_one_that_was_not_destroyed_is_followed_again(hooks: Hooks) -> None:
+    script = ["init", f"pair {RC} 36", f"pair_put 0 0 {write_wqe(0, 36, 5).hex()}"]
+    script += [f"pair_ring 0 {doorbell(1, 36)}", "fail 16", "destroy_qp 0"]
+    script += [f"pair_put 0 1 {write_wqe(1, 36, 6).hex()}", f"pair_ring 0 {doorbell(2, 36)}"]
+    rank = hooks([*script, "destroy_qp 0"]).rank()
+    (pair,) = merged(rank, "mlx5_qp")
+    assert sizes_by_queue_pair(rank) == {pair["id"]: [5, 6]}
+    assert (pair["slots"], pair["uncopied_slots"]) == (2, 0) and "closed_tsc" in pair
+    assert rank.end["lost"] == {}
 
 
 def test_a_number_that_is_given_again_is_a_new_object(hooks: Hooks) -> None:

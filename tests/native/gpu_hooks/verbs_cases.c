@@ -107,3 +107,10 @@ void do_pair_end(const struct line *line)
     destroy(qps[line->a]);
     printf("0");
 }
+
+void do_close(const struct line *line)
+{
+    (void)line;
+    int result = api.ibv_close_device(&context);
+    printf("{\"result\": %d, \"errno\": %d}", result, errno);
+}
