@@ -52,7 +52,7 @@ static void untrue(void)
     finish(b);
 }
 
-/* A NIC that needs no records: they are never written, and 0 is ahead when the index nears 65536. */
+/* A NIC that needs no records: they are never written; 0 is ahead when the index nears 65536. */
 static void unwritten(void)
 {
     struct queue *a = make_queue(64, 0, true), *b = make_queue(64, 0, false);

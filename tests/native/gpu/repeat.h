@@ -73,7 +73,7 @@ void finish(struct queue *q);
 /* Cases that the others' files know: false, if this one does not. */
 bool ends_case(const char *name, uint32_t count);   /* of lives that end */
 bool shares_case(const char *name, uint32_t count); /* of registers that are shared */
-bool lives_case(const char *name, uint32_t count);  /* of records that are not true, and of resets */
+bool lives_case(const char *name, uint32_t count);  /* of untrue records, of resets */
 
 _Noreturn void fail(const char *what);
 

@@ -18,7 +18,7 @@ from hooks_script import (
 )
 
 Hooks = Callable[..., Any]
-NC = 1
+NC, DEDICATED = 1, 0x80000000
 
 
 def test_a_forked_child_tells_no_totals_of_its_parents(hooks: Hooks) -> None:
@@ -44,6 +44,16 @@ def test_a_queue_pair_that_was_not_destroyed_is_followed_again(hooks: Hooks) -> 
     assert [pair[key] for key in told] == [3, 0, 0] and "closed_tsc" in pair
     assert [op["size_bytes"] for op in rank.records(1)] == [1, 2, 3]
     assert [bell["index"] for bell in rank.records(9)] == [2, 3] and rank.end["lost"] == {}
+
+
+def test_a_register_that_goes_before_its_queue_pair_begins(hooks: Hooks) -> None:
+    """Of two registers of a page the last one is the likelier; the other one is rung."""
+    script = ["init", f"uar {DEDICATED}", f"uar {DEDICATED}", *MEMORY, create(), "free 1"]
+    script += [*connect(0, rlid=1), f"put 0 0 {write_wqe(0, FIRST_QPN, 9).hex()}"]
+    rank = hooks([*script, f"ring 0 {doorbell(1, FIRST_QPN)}", "destroy 0"]).rank()
+    (pair,) = merged(rank, "mlx5_qp")
+    assert pair["slots"] == 1 and rank.end["lost"] == {}
+    assert [op["size_bytes"] for op in rank.records(1)] == [9]
 
 
 @pytest.mark.parametrize("mode", [0, 1])

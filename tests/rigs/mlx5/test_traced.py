@@ -112,3 +112,14 @@ def test_beside_the_shim_of_layer_verbs(runner: Runner) -> None:
     totals = [qp["slots"] for qp in rank.objects_of("mlx5_qp").values() if qp.get("slots")]
     assert len(ended) == len(totals) == 2
     assert sum(totals) == traced.node.total("slots")
+
+
+def test_behind_the_shim_of_layer_verbs(runner: Runner) -> None:
+    """Its wrappers hide the ends of queue pairs and of the device; nothing breaks."""
+    verbs = shim_in(runner.shim.parent, "verbs")
+    options = (ALL, "dialect=rdma", "make=verbs", "qps=2", "blocks=2", "ops=100", ROOMY)
+    env = {"SIGMATRACE_LAYERS": "verbs,gpu", "MLX5EMU_REREAD": "0"}
+    env["LD_PRELOAD"] = f"{verbs} {runner.shim} {runner.emulated.built.strip}"
+    with runner.traced(*options, **env) as (traced,):
+        judge.went_well(traced.node)
+        assert len(traced.rank.objects_of("ib_qp")) == 2

@@ -1,7 +1,7 @@
 /* The copier's reading of doorbell records, the index that a queue pair last announced in memory.
  * Those of queue pairs whose doorbells others can overwrite before the sweeper sees them are read
- * after each doorbell there, and once a millisecond; one of them alone before it goes; and that of each
- * new queue pair once, as what it says until the program writes to it is of an earlier life. */
+ * after each doorbell there, and once a millisecond; one of them alone before it goes; and that of
+ * each new queue pair once, as what it says until the program writes to it is of an earlier life. */
 #include <string.h>
 
 #include "repeater.h"
@@ -83,7 +83,7 @@ static bool tell(struct st_gpu_qp *qp)
 /* Where there was no room, it is asked for once more. */
 static void answer(struct st_gpu_qp *qp, bool told)
 {
-    if (qp->asked == ST_ANSWERING)
+    if (ST_LOAD(&qp->asked) == ST_ANSWERING)
         ST_STORE(&qp->asked, told ? ST_READ : ST_ASKED);
     if (!told)
         ST_STORE(&st_asked, 1);
@@ -134,7 +134,7 @@ static bool is_shared(struct st_gpu_qp *qp)
     return at && st_gpu_qp_shares(qp, at);
 }
 
-/* Those that are `wanted`, from this one on, up to so many pages; returns which is next, 0: none. */
+/* Those that are `wanted`, from this one on, up to so many pages; returns which is next; 0: none. */
 static uint32_t read_some(bool (*wanted)(struct st_gpu_qp *), uint32_t from, uint32_t most)
 {
     static struct st_gpu_qp *list[ST_GPU_QPS];

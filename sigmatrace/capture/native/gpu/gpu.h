@@ -62,7 +62,7 @@ struct st_wqe {
 ST_API uint32_t st_wqe_decode(const uint8_t *slots, uint32_t available, uint16_t index,
                               uint32_t qpn, uint32_t has_av, struct st_wqe *wqe);
 
-/* How many slots a WQE takes, by its control segment alone; 0: it is not that of this index and QPN. */
+/* How many slots a WQE takes, by its control segment alone; 0: that is of another index or QPN. */
 uint32_t st_wqe_slots(const uint8_t *slot, uint16_t index, uint32_t qpn);
 
 /* A doorbell's value: QPN, and the producer index that it announces, 16 bits (either dialect). */

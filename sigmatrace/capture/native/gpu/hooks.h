@@ -98,17 +98,18 @@ struct st_uar_guess {
     const void *shadow;
 };
 /* The register of a page that a new queue pair most probably rings: the page has several, and its
- * number is all that the queue pair is told. The last one of those with the fewest queue pairs, which
- * has one more now. False: there is none. */
+ * number is all that the queue pair is told. The last one of those with the fewest queue pairs,
+ * which has one more now. False: there is none. */
 bool st_uar_guess(const struct ibv_context *context, uint32_t page_id, struct st_uar_guess *guess);
-/* It has one less, unless it is another one by now; false: it is. */
-bool st_uar_leave(const struct st_uar_guess *guess);
+/* It has one less, unless it is another one by now. */
+void st_uar_leave(const struct st_uar_guess *guess);
+/* Is it the same one, and still there? */
 bool st_uar_is(const struct st_uar_guess *guess);
 /* That of a queue pair which libmlx5 made, known already or made now; NULL: no room. */
 struct st_uar *st_uar_of_register(struct ibv_context *context, struct st_mlx5_library *library,
                                   void *at);
-/* Before a device is closed: nothing is stored to its registers any more. False: the sweeper did not
- * answer, and the device must stay open. */
+/* Before a device is closed: nothing is stored to its registers any more. False: the sweeper did
+ * not answer, and the device must stay open. */
 bool st_uars_close(const struct ibv_context *context);
 
 /* --- umem.c ---------------------------------------------------------------------------------------- */

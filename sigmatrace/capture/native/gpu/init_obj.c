@@ -221,9 +221,15 @@ static void replace(const struct ibv_qp *qp, struct mlx5dv_qp *told,
     int saved = errno;
     struct st_uar *uar =
         told->bf.reg ? st_uar_of_register(qp->context, library, told->bf.reg) : NULL;
-    if (uar && uar->shadow) {
-        told->bf.reg = uar->shadow;
-        met(uar, qp, told);
+    /* Another thread may free it, and the state be another one's. */
+    struct st_uar here = {0};
+    if (uar)
+        here = *uar;
+    if (here.shadow && st_uar_is(&(struct st_uar_guess){.uar = uar, .serial = here.serial})) {
+        told->bf.reg = here.shadow;
+        met(&here, qp, told);
+    } else if (here.shadow) {
+        st_lost("gpu: queue pair whose doorbells are not followed", 1);
     }
     errno = saved;
 }

@@ -1,6 +1,6 @@
 /* The copier's reading of rings: slots to record them, and to see whether they are what a doorbell
- * record says. Only what the ring proves becomes a doorbell: a record may be of an earlier life, the
- * NIC's way of doing without (never written), or memory that is another's by now. */
+ * record says. Only what the ring proves becomes a doorbell: a record may be of an earlier life,
+ * never written (where the NIC needs none), or memory that is another's by now. */
 #include "repeater.h"
 
 /* The program may have ended the QP without us: `reading`, then the state, here; the state, then
@@ -13,8 +13,9 @@ bool st_ring_start(struct st_gpu_qp *qp, struct st_source *source, uint64_t at, 
     uint64_t ahead = (uint64_t)(qp->made.sq_slots - from) * ST_GPU_SLOT_BYTES;
     uint64_t first = size < ahead ? size : ahead;
     __atomic_store_n(&qp->reading, 1, __ATOMIC_SEQ_CST);
+    uint64_t address = qp->made.sq + (uint64_t)from * ST_GPU_SLOT_BYTES;
     bool done = __atomic_load_n(&qp->state, __ATOMIC_SEQ_CST) < ST_ABANDONED &&
-                st_source_start(source, at, qp->made.sq + (uint64_t)from * ST_GPU_SLOT_BYTES, first);
+                st_source_start(source, at, address, first);
     if (done && size > first)
         done = st_source_start(source, at + first, qp->made.sq, size - first);
     __atomic_store_n(&qp->reading, 0, __ATOMIC_SEQ_CST);

@@ -125,12 +125,10 @@ bool st_uar_is(const struct st_uar_guess *guess)
            __atomic_load_n(&guess->uar->serial, __ATOMIC_ACQUIRE) == guess->serial;
 }
 
-bool st_uar_leave(const struct st_uar_guess *guess)
+void st_uar_leave(const struct st_uar_guess *guess)
 {
-    if (!st_uar_is(guess))
-        return false;
-    __atomic_sub_fetch(&guess->uar->qps, 1, __ATOMIC_RELAXED);
-    return true;
+    if (st_uar_is(guess))
+        __atomic_sub_fetch(&guess->uar->qps, 1, __ATOMIC_RELAXED);
 }
 
 static struct st_uar *likeliest(const struct ibv_context *context, uint32_t page_id)
@@ -146,8 +144,8 @@ static struct st_uar *likeliest(const struct ibv_context *context, uint32_t page
     return best;
 }
 
-/* Another thread may free it, and the state be another one's: what was copied is of one register, and
- * of this page, if it is the same one before and after. */
+/* Another thread may free it, and the state be another one's: what was copied is of one register,
+ * and of this page, if it is the same one before and after. */
 bool st_uar_guess(const struct ibv_context *context, uint32_t page_id, struct st_uar_guess *guess)
 {
     struct st_uar *uar;

@@ -8,10 +8,11 @@
 
 #define VERSION "IBVERBS_1.1"
 
-static const struct st_interposed wrappers[] = {{"ibv_modify_qp", VERSION, (void *)ibv_modify_qp},
-                                                {"ibv_destroy_qp", VERSION, (void *)ibv_destroy_qp},
-                                                {"ibv_close_device", VERSION, (void *)ibv_close_device},
-                                                {NULL, NULL, NULL}};
+static const struct st_interposed wrappers[] = {
+    {"ibv_modify_qp", VERSION, (void *)ibv_modify_qp},
+    {"ibv_destroy_qp", VERSION, (void *)ibv_destroy_qp},
+    {"ibv_close_device", VERSION, (void *)ibv_close_device},
+    {NULL, NULL, NULL}};
 
 __attribute__((constructor)) static void start(void)
 {
