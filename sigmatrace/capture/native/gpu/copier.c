@@ -118,6 +118,8 @@ static void record(const struct job *job)
     ST_STORE(&qp->invalid, qp->invalid + walked.invalid);
     ST_STORE(&qp->recorded, qp->recorded + count);
     __atomic_store_n(&qp->reading, 0, __ATOMIC_SEQ_CST);
+    uint64_t end = job->first + job->count;
+    st_cqes_expect(qp, end, walked.invalid || count < job->count ? end : walked.signaled);
     count_missing(job->count - count);
     if (walked.invalid)
         st_lost("gpu: slots overwritten before the copy, or never written", walked.invalid);
@@ -164,6 +166,7 @@ static void take_slots(struct st_gpu_qp *qp, const struct st_message *message)
 {
     uint64_t count = message->index - qp->taken;
     qp->taken = message->index;
+    st_cqes_rung(qp, message->index, message->t_tsc);
     if (!qp->ring) {
         ST_STORE(&qp->copied, qp->taken);
         return;
@@ -183,6 +186,7 @@ static void take(const struct st_message *message)
     if (message->kind == ST_RUNG)
         return;
     close_batch();
+    st_cqes_look_last(qp);
     if (!st_swap_state(&qp->state, ST_ENDING, ST_ENDED) &&
         !st_swap_state(&qp->state, ST_ABANDONED, ST_ENDED))
         ST_STORE(&qp->state, ST_FREE);
@@ -240,6 +244,8 @@ void *st_copier_run(void *nothing)
             st_records_look();
         if (any)
             continue;
+        if (!started_count && st_cqes_due())
+            st_cqes_look();
         if (!job_count && st_now() - looked_tsc > LAST_US * st_tsc_per_us) {
             looked_tsc = st_now();
             st_own_thread_ends();

@@ -168,6 +168,8 @@ void st_devx_qp_created(struct st_devx_qp *qp, const uint8_t *in, size_t in_size
     qp->cqn_snd = (uint32_t)st_mailbox(in, in_size, ST_QP_CQN_SND);
     qp->cqn_rcv = (uint32_t)st_mailbox(in, in_size, ST_QP_CQN_RCV);
     locate(qp, in, in_size);
+    const struct st_devx_cq *cq = st_devx_cq_of(qp->context, qp->cqn_snd);
+    qp->cq = cq ? cq->read : NULL;
     qp->uar = st_uar_of_page(qp->context, (uint32_t)st_mailbox(in, in_size, ST_QP_UAR_PAGE));
     if (qp->uar) {
         qp->uar_object = qp->uar->object;
@@ -188,7 +190,8 @@ static void follow(struct st_devx_qp *qp)
                                 .sq = qp->sq,
                                 .sq_slots = qp->sq_slots,
                                 .dbrec = qp->dbrec,
-                                .has_av = has_av(qp)};
+                                .has_av = has_av(qp),
+                                .cq = qp->cq};
     if (!qp->shadow)
         return;
     query_prefix(qp, new.prefix);
@@ -238,6 +241,7 @@ void st_devx_qp_modified(struct st_devx_qp *qp, const uint8_t *in, size_t in_siz
     st_object_str(&o, "state", qp->state);
     if (command == ST_RST2INIT) {
         st_object_u64(&o, "port", port ? port : DEFAULT_PORT);
+        st_object_u64(&o, "completions", qp->followed && qp->sq && qp->cq);
         if (has_av(qp))
             put_self(&o, qp);
     }

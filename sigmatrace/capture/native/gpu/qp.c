@@ -67,12 +67,15 @@ static void begin(struct st_gpu_qp *qp, const struct st_gpu_qp_new *new, struct 
 static bool add(const struct st_gpu_qp_new *new, struct st_register *at, struct st_source *ring,
                 struct st_source *record)
 {
+    bool sees = st_gpu_cq_begin(new->cq);
     struct st_gpu_qp *qp = claim();
     if (!qp) {
         st_lost("gpu: queue pair beyond the number that can be followed", 1);
         return false;
     }
     begin(qp, new, at, ring, record);
+    if (!sees)
+        qp->made.cq = NULL;
     ST_STORE(&qp->state, ST_ACTIVE);
     if (!st_handle_publish(&by_number, qp->name, qp)) {
         ST_STORE(&qp->state, ST_FREE);

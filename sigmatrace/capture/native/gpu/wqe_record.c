@@ -162,6 +162,8 @@ struct st_gpu_walked st_gpu_record(const struct st_gpu_stream *stream, const uin
             record_op(stream, &wqe, index, t_tsc);
         else
             walked.invalid++;
+        if (taken && wqe.signaled)
+            walked.signaled = index + 1;
         if (taken && full)
             record_request(stream, &wqe, slot, index, t_tsc);
         if (full)
