@@ -14,14 +14,14 @@ HERE = Path(__file__).parent
 # Of the shim, all but what looks into libmlx5 and CUDA.
 PARTS = (
     *("wqe", "wqe_record", "monitor", "source", "repeater", "register"),
-    *("qp", "forward", "sweeper", "copier", "dbrec"),
+    *("qp", "cq", "cqe", "cq_read", "forward", "sweeper", "copier", "dbrec"),
 )
 
 
 @pytest.fixture(scope="session")
 def repeat_driver(native_lib: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The compiled repeat_driver.c with the repeater in it."""
-    own = [str(HERE / f"{name}.c") for name in ("wqe", "cuda", "program", "ends")]
+    own = [str(HERE / f"{name}.c") for name in ("wqe", "cuda", "program", "completions", "ends")]
     parts = [str(NATIVE / "gpu" / f"{name}.c") for name in PARTS]
     link = [f"-L{native_lib}", "-lsigmatrace_core", f"-Wl,-rpath,{native_lib}"]
     target = tmp_path_factory.mktemp("repeat") / "repeat_driver"

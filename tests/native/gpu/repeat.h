@@ -36,6 +36,7 @@ struct queue {
     uint32_t qpn, object, slots, half;
     int vector;
     uint64_t posted, consumed; /* index; consumed: by the NIC */
+    struct cq *cq;             /* where its requests complete, or NULL */
 };
 extern struct queue queues[QUEUES];
 extern uint32_t queue_count;
@@ -62,6 +63,20 @@ void store(struct queue *q, uint64_t value);
 void ring_bell(struct queue *q, int dialect);
 const struct st_gpu_qp *qp_of(const struct queue *q);
 void finish(struct queue *q);
+
+/* completions.c */
+struct cq {
+    uint8_t *bytes;
+    uint32_t log_size, stride;
+    bool collapsed;
+    uint64_t produced;
+    struct st_gpu_cq *read;
+};
+extern struct cq *next_cq; /* of the queues that are made from now on, or NULL */
+/* The NIC has executed these slots. */
+void complete(struct queue *q, uint64_t from, uint64_t to);
+/* False: no such case. */
+bool completions(const char *name, const uint32_t n[6]);
 
 /* ends.c: cases of lives that end. */
 void leave(void);

@@ -391,7 +391,7 @@ int main(int argc, char **argv)
         leave_open(n[0]);
     else if (!strcmp(name, "forks"))
         forks();
-    else
+    else if (!completions(name, n))
         fail("no such case");
     return 0;
 }

@@ -2,7 +2,7 @@
 #define _GNU_SOURCE
 #include "repeater.h"
 
-#define READ_MS 50u
+#define READ_MS 200u /* the copier may wait for a CPU */
 
 struct st_gpu_cq st_gpu_cqs[ST_GPU_CQS];
 uint32_t st_gpu_cqs_used;

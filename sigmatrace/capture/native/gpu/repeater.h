@@ -187,7 +187,7 @@ bool st_records_due(void);
 /* Reads them; while no copy is under way. */
 void st_records_look(void);
 
-/* --- cq.c, cqe.c: the copier's, completions -------------------------------------------------------------- */
+/* --- cq.c, cqe.c, cq_read.c: the copier's, completions -------------------------------------------------------------- */
 
 #define ST_CQES_LEAST 16u /* elements of a ring that are read at a time */
 /* A queue pair begins that completes here. False: its completions cannot be seen. */
