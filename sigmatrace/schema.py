@@ -96,7 +96,7 @@ INDEX_TABLES: Columns = {
     "gpus": {"proc": "i4", "object": "u4", "ordinal": "u4", "name": "str"},
     # Queue pairs of layer mlx5dv: `gpu`, object in whose memory the queue lies (0: the host's), and
     # what it said at its end; `told`: whether it did. Slots of 64 bytes: announced by doorbells, of
-    # these overwritten before the copy, and not copied.
+    # these overwritten before the copy, and not copied. `completions`: whether they can be seen.
     "gpu_queues": {
         "proc": "i4",
         "object": "u4",
@@ -106,6 +106,7 @@ INDEX_TABLES: Columns = {
         "slots": "u8",
         "invalid_slots": "u8",
         "uncopied_slots": "u8",
+        "completions": "bool",
     },
     # Ports of NICs, by the process that opened them (layer verbs); numa: 2^32-1 when unknown.
     # `place`: what names it where a path has no GID ("" = it has no LID).
@@ -304,8 +305,8 @@ STAGE_TABLES: Columns = {
     # completion: one row per process, object (ib_qp, ib_srq) and ``trace_format.Queue``. `joined`:
     # completions of a known request; `retired`: requests that they completed. `posted`: requests by
     # the highest position that any record names; `completed`: those up to the last that completed;
-    # `visible`: whether completions can be seen (not those of queue pairs of layer mlx5dv, whose
-    # positions are slots).
+    # `visible`: whether completions can be seen; `outstanding`: requests posted after that one,
+    # null where that is not known. Positions of queue pairs of layer mlx5dv are slots.
     "queues": {
         "proc": "i4",
         "object": "u4",
@@ -318,14 +319,17 @@ STAGE_TABLES: Columns = {
         "posted": "i8",
         "completed": "i8",
         "visible": "bool",
+        "outstanding": "i8",
     },
     # completion: from post to completion; `timed` of the `count` completions tell, `min_ns` and
-    # `max_ns` are null when none does. opcode: format.md 2.8.
+    # `max_ns` are null when none does. opcode: format.md 2.8. `at_most`: of completions of which is
+    # known when they were seen, and not when they came (layer mlx5dv).
     "latencies": {
         "proc": "i4",
         "queue": "u1",
         "opcode": "u1",
         "status": "u1",
+        "at_most": "bool",
         "count": "i8",
         "size_bytes": "i8",
         "timed": "i8",
