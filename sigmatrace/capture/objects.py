@@ -128,7 +128,8 @@ def _gpu(key: int, fields: Fields) -> tuple[Any, ...]:
 def _gpu_queue(key: int, fields: Fields, objects: Objects) -> tuple[Any, ...]:
     numbers = ("doorbells", "slots", "invalid_slots", "uncopied_slots")
     gpu = integer(objects.get(integer(fields, "umem"), {}), "gpu")
-    return (key, gpu, "slots" in fields, *(integer(fields, what, 64) for what in numbers))
+    totals = (integer(fields, what, 64) for what in numbers)
+    return (key, gpu, "slots" in fields, *totals, bool(integer(fields, "completions")))
 
 
 def _port_rows(told: Told) -> list[tuple[Any, ...]]:

@@ -125,7 +125,7 @@ def test_elements_of_a_dci_name_their_destinations() -> None:
 def test_totals_of_queue_pairs_at_their_end() -> None:
     objects = {
         9: {"type": "mlx5_qp", "doorbells": 3, "slots": 7, "invalid_slots": 1, "uncopied_slots": 2},
-        8: {"type": "mlx5_qp", "umem": 7},
+        8: {"type": "mlx5_qp", "umem": 7, "completions": 1},
         7: {"type": "mlx5_umem", "gpu": 6},
         6: {"type": "gpu", "ordinal": 1, "name": "H200"},
     }
@@ -134,8 +134,8 @@ def test_totals_of_queue_pairs_at_their_end() -> None:
     ]
     rows = object_tables(objects, NONE, "h")["gpu_queues"].to_pylist()
     assert sorted(tuple(row.values()) for row in rows) == [
-        (8, 6, False, 0, 0, 0, 0),
-        (9, 0, True, 3, 7, 1, 2),
+        (8, 6, False, 0, 0, 0, 0, True),
+        (9, 0, True, 3, 7, 1, 2, False),
     ]
 
 
