@@ -42,6 +42,18 @@ struct st_gpu_cq *st_gpu_cq_add(const struct st_gpu_cq_new *new)
     return cq;
 }
 
+bool st_gpu_cq_look(struct st_gpu_cq *cq)
+{
+    if (ST_LOAD(&cq->state) != ST_ACTIVE || !ST_LOAD(&cq->source))
+        return false;
+    ST_STORE(&cq->asked, 1);
+    ST_ADD(&st_cqes_asked, 1);
+    if (st_repeater_wait(&cq->asked, 1, READ_MS))
+        return true;
+    st_lost("gpu: completion queue that was not looked at in time", 1);
+    return false;
+}
+
 /* What is there when a queue pair begins is none of its completions. Of a ring, what was read is
  * known; of the one element of a collapsed queue, the copier takes note now. */
 bool st_gpu_cq_begin(struct st_gpu_cq *cq)
@@ -50,16 +62,7 @@ bool st_gpu_cq_begin(struct st_gpu_cq *cq)
         return false;
     if (!ST_LOAD(&cq->source))
         ST_STORE(&cq->source, st_source_of(cq->made.at));
-    if (!ST_LOAD(&cq->source))
-        return false;
-    if (!cq->made.collapsed)
-        return true;
-    ST_STORE(&cq->asked, 1);
-    ST_ADD(&st_cqes_asked, 1);
-    if (st_repeater_wait(&cq->asked, 1, READ_MS))
-        return true;
-    st_lost("gpu: queue pair whose completions are not looked for", 1);
-    return false;
+    return ST_LOAD(&cq->source) && (!cq->made.collapsed || st_gpu_cq_look(cq));
 }
 
 /* The copier: `reading`, then the state; here: the state, then `reading`. One that is being read for

@@ -235,6 +235,8 @@ void st_devx_qp_modified(struct st_devx_qp *qp, const uint8_t *in, size_t in_siz
     } else if (command == ST_TO_RESET && strcmp(qp->state, "reset")) {
         qp->reset = true;
         qp->reset_tsc = t_tsc;
+        if (qp->followed && qp->cq)
+            st_gpu_cq_look(qp->cq);
     }
     qp->state = states[command - ST_RST2INIT];
     st_object_begin(&o, "mlx5_qp", qp->object);

@@ -146,6 +146,8 @@ struct st_gpu_cq_new {
 };
 /* NULL: there is no room. */
 struct st_gpu_cq *st_gpu_cq_add(const struct st_gpu_cq_new *new);
+/* It is read now, before the program may use its memory anew. False: not in time, or not at all. */
+bool st_gpu_cq_look(struct st_gpu_cq *cq);
 /* Its memory is not read any more. */
 void st_gpu_cq_remove(struct st_gpu_cq *cq);
 
