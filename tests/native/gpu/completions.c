@@ -132,6 +132,18 @@ static void failing(const uint32_t n[6])
     finish(q);
 }
 
+/* One that asks for no completion fails, and is the last one. */
+static void silent(const uint32_t n[6])
+{
+    make_cq(6, n[0], 64);
+    struct queue *q = make_queue(64, 0, true);
+    post_and_ring(q, 1, 1);
+    settle(q);
+    __atomic_store_n(&fails_at, q->posted, __ATOMIC_RELEASE);
+    post_and_ring(q, 1, 0);
+    finish(q);
+}
+
 /* Two queue pairs complete at one queue. */
 static void together(const uint32_t n[6])
 {
@@ -239,6 +251,8 @@ bool completions(const char *name, const uint32_t n[6])
         many_kinds(n);
     else if (!strcmp(name, "failing"))
         failing(n);
+    else if (!strcmp(name, "silent"))
+        silent(n);
     else if (!strcmp(name, "together"))
         together(n);
     else if (!strcmp(name, "again"))

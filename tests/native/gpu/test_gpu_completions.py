@@ -111,6 +111,14 @@ def test_errors(repeat, collapsed: int) -> None:
     assert run.lost() == {}
 
 
+@pytest.mark.parametrize("collapsed", [0, 1], ids=["ring", "collapsed"])
+def test_an_error_of_a_request_that_asks_for_no_completion(repeat, collapsed: int) -> None:
+    run = repeat("silent", collapsed)
+    ((_, cqes),) = check(run).items()
+    assert [one.signaled for one in run.posted] == [1, 0]
+    assert [cqe["status"] for cqe in cqes] == [SUCCESS, REMOTE_ACCESS]
+
+
 def test_two_queue_pairs_of_one_ring(repeat) -> None:
     run = repeat("together", 0)
     seen = check(run)
