@@ -4,7 +4,7 @@
 
 #include "cqe.h"
 
-#define RUNGS 128u
+#define RUNGS 512u
 #define MEMOS 4096u
 
 enum { AT_VENDOR = 54, AT_SYNDROME = 55, AT_OPCODE = 56, AT_QPN = 57, AT_COUNTER = 60 };
@@ -64,17 +64,19 @@ void st_cqes_expect(struct st_gpu_qp *qp, uint64_t index, uint64_t signaled)
         p->signaled = signaled;
 }
 
-/* The doorbell that announced an index; 0: too many came since. */
+/* The doorbell that announced an index: the first one that ends behind it. 0: not known, or too many
+ * came since. */
 static uint64_t posted_tsc(const struct progress *p, uint64_t index)
 {
-    uint64_t t_tsc = 0;
-    for (uint32_t i = 1; i <= RUNGS && i <= p->rung; i++) {
-        uint64_t at = (p->rung - i) % RUNGS;
-        if (p->rungs[at].end <= index)
-            return t_tsc;
-        t_tsc = p->rungs[at].t_tsc;
+    uint64_t oldest = p->rung > RUNGS ? p->rung - RUNGS : 0, low = oldest, high = p->rung;
+    while (low < high) {
+        uint64_t middle = low + (high - low) / 2;
+        if (p->rungs[middle % RUNGS].end > index)
+            high = middle;
+        else
+            low = middle + 1;
     }
-    return p->rung <= RUNGS ? t_tsc : 0;
+    return low == p->rung || (low == oldest && oldest) ? 0 : p->rungs[low % RUNGS].t_tsc;
 }
 
 static bool is_alive(const struct st_gpu_qp *qp)
