@@ -65,14 +65,15 @@ static struct cq *make_cq(uint32_t log_size, bool collapsed, uint32_t stride)
 {
     static struct cq cqs[8];
     static uint32_t count;
-    struct cq *cq = &cqs[count++];
+    struct cq *cq = &cqs[count];
     *cq = (struct cq){.log_size = log_size, .collapsed = collapsed, .stride = stride};
-    cq->bytes = gpu_ring ? (uint8_t *)cuda_to - 8 * PAGE : memory(4 * PAGE);
+    cq->bytes = gpu_ring ? (uint8_t *)cuda_to - 8 * PAGE + 64 * count : memory(4 * PAGE);
     clean(cq);
     cq->read = st_gpu_cq_add(&(struct st_gpu_cq_new){
         .at = (uintptr_t)cq->bytes, .log_size = log_size, .stride = stride, .collapsed = collapsed});
     if (!cq->read)
         fail("the completion queue was not taken");
+    count++;
     next_cq = cq;
     return cq;
 }
@@ -220,6 +221,32 @@ static void stands(void)
     finish(q);
 }
 
+/* Eight queue pairs with something outstanding, whose queues lie side by side: copies at a look? */
+static void side_by_side(void)
+{
+    make_gpu();
+    uint8_t *rings = gpu_ring;
+    for (uint32_t i = 0; i < 8; i++) {
+        make_cq(0, true, 64);
+        gpu_ring = rings + i * PAGE;
+        make_queue(64, 0, true);
+    }
+    held = true;
+    for (uint32_t i = 0; i < 8; i++)
+        post_and_ring(&queues[i], 1, 1);
+    for (uint32_t i = 0; i < 8; i++)
+        await(&qp_of(&queues[i])->recorded, queues[i].posted);
+    uint32_t copies = __atomic_load_n(&cuda_copies, __ATOMIC_ACQUIRE);
+    uint64_t looks = __atomic_load_n(&st_cqes_looks, __ATOMIC_ACQUIRE);
+    await(&st_cqes_looks, looks + 20);
+    printf("copied %u\n", __atomic_load_n(&cuda_copies, __ATOMIC_ACQUIRE) - copies);
+    held = false;
+    for (uint32_t i = 0; i < 8; i++) {
+        complete(&queues[i], 0, queues[i].posted);
+        finish(&queues[i]);
+    }
+}
+
 /* The queue goes, and its memory, though something is outstanding. */
 static void gone(void)
 {
@@ -261,6 +288,8 @@ bool completions(const char *name, const uint32_t n[6])
         strays(n);
     else if (!strcmp(name, "stands"))
         stands();
+    else if (!strcmp(name, "beside"))
+        side_by_side();
     else if (!strcmp(name, "gone"))
         gone();
     else if (!strcmp(name, "stays"))

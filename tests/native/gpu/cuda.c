@@ -8,7 +8,7 @@
 
 uint64_t cuda_from, cuda_to;
 bool cuda_closed;
-uint32_t cuda_rounds;
+uint32_t cuda_rounds, cuda_copies;
 
 static struct {
     uint8_t *to;
@@ -56,6 +56,7 @@ bool st_cuda_copy_wait(const struct st_cuda_copy *copy)
     for (uint32_t i = 0; i < count; i++)
         memcpy(started[i].to, (const void *)started[i].from, started[i].size);
     cuda_rounds += count > 0;
+    cuda_copies += count;
     count = 0;
     return entered && copy->stream == &started;
 }

@@ -24,6 +24,7 @@ extern const uint32_t wqe_kinds;
 extern uint64_t cuda_from, cuda_to; /* this memory is "the GPU's" */
 extern bool cuda_closed;            /* copies do not end */
 extern uint32_t cuda_rounds;        /* how often copies were waited for */
+extern uint32_t cuda_copies;        /* how many were made */
 
 /* program.c */
 #define QUEUES 1024

@@ -169,6 +169,15 @@ def test_what_stands_is_looked_at_once_a_millisecond(repeat) -> None:
     assert check(run) == {}
 
 
+def test_queues_that_lie_side_by_side_are_read_in_one_copy(repeat) -> None:
+    run = repeat("beside")
+    (copies,) = (int(line.split()[1]) for line in run.stdout.splitlines() if "copied" in line)
+    assert 19 <= copies <= 22
+    seen = check(run)
+    assert {object_: cqes[-1]["position"] for object_, cqes in seen.items()} == last(run)
+    assert len(seen) == 8
+
+
 def test_a_queue_that_goes_is_not_read(repeat) -> None:
     run = repeat("gone")
     assert not run.trace.records(CQE)

@@ -56,6 +56,7 @@ void st_devx_cq_created(struct st_devx_cq *cq, const uint8_t *in, size_t in_size
         size > umem->size_bytes - offset || (umem->address + offset) % LINE_BYTES)
         return;
     new.at = umem->address + offset;
+    new.umem = umem->object;
     cq->read = st_gpu_cq_add(&new);
 }
 

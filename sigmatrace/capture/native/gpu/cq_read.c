@@ -26,6 +26,7 @@ static struct part {
     uint64_t from, at; /* at: in the source's buffer */
     uint32_t count;
     bool done;
+    bool asked; /* before it is read: who asks meanwhile asks for another reading */
 } parts[PARTS];
 static uint32_t part_count;
 
@@ -51,7 +52,8 @@ static void add_part(struct st_gpu_cq *cq)
         first = cq->taken & (entries - 1);
         count = cq->window < entries - first ? cq->window : entries - first;
     }
-    *part = (struct part){.cq = cq, .from = place_of(cq, first), .count = (uint32_t)count};
+    *part = (struct part){.cq = cq, .from = place_of(cq, first), .count = (uint32_t)count,
+                          .asked = ST_LOAD(&cq->asked)};
     __atomic_store_n(&cq->reading, 1, __ATOMIC_SEQ_CST);
     if (__atomic_load_n(&cq->state, __ATOMIC_SEQ_CST) != ST_ACTIVE || !ST_LOAD(&cq->source))
         part->count = 0;
@@ -65,7 +67,8 @@ static uint32_t range_from(uint32_t first, uint64_t *size)
     for (; next < part_count && parts[next].count; next++) {
         const struct part *part = &parts[next];
         uint64_t its_end = part->from + size_of(part->cq, part->count);
-        if (part->cq->source != parts[first].cq->source || part->from < end ||
+        if (part->cq->source != parts[first].cq->source ||
+            part->cq->made.umem != parts[first].cq->made.umem || part->from < end ||
             part->from - end > GAP_BYTES || its_end - parts[first].from > RANGE_BYTES)
             break;
         end = its_end;
@@ -88,6 +91,8 @@ static void start(void)
         for (uint32_t k = i; k < next; k++) {
             parts[k].at = at + (parts[k].from - from);
             parts[k].done = done;
+            if (at == UINT64_MAX)
+                parts[k].count = 0; /* no room: at the next look */
         }
     }
 }
@@ -269,7 +274,8 @@ static bool read_parts(void)
         else if (parts[i].count)
             any |= take_ring(&parts[i], t_tsc);
         __atomic_store_n(&cq->reading, 0, __ATOMIC_SEQ_CST);
-        ST_STORE(&cq->asked, 0);
+        if (parts[i].asked)
+            ST_STORE(&cq->asked, 0);
     }
     if (part_count)
         st_sources_clear();

@@ -140,6 +140,7 @@ void st_gpu_qp_remove(const void *shadow, uint32_t qpn, struct st_gpu_qp_totals 
 
 struct st_gpu_cq_new {
     uint64_t at;       /* address, a multiple of 64 */
+    uint32_t umem;     /* `mlx5_umem` object: memory of one piece */
     uint32_t log_size; /* elements */
     uint32_t stride;   /* bytes of one: 64, or 128 */
     bool collapsed;    /* only the first one is written */
