@@ -138,6 +138,8 @@ void st_devx_qp_created(struct st_devx_qp *qp, const uint8_t *in, size_t in_size
     qp->type = (uint32_t)st_mailbox(in, in_size, ST_QP_SERVICE);
     memcpy(qp->created, in, in_size < sizeof(qp->created) ? in_size : sizeof(qp->created));
     locate(qp, in, in_size);
+    const struct st_devx_cq *cq = st_devx_cq_of(qp->context, (uint32_t)st_mailbox(in, in_size, ST_QP_CQN_SND));
+    qp->cq = cq ? cq->read : NULL;
     qp->uar = st_uar_of_page(qp->context, (uint32_t)st_mailbox(in, in_size, ST_QP_UAR_PAGE));
     if (qp->uar) {
         qp->uar_object = qp->uar->object;
@@ -160,7 +162,8 @@ static void follow(struct st_devx_qp *qp)
                                 .sq = qp->sq,
                                 .sq_slots = qp->sq_slots,
                                 .dbrec = qp->dbrec,
-                                .has_av = has_av(qp)};
+                                .has_av = has_av(qp),
+                                .cq = qp->cq};
     if (!qp->shadow)
         return;
     struct st_port port = port_of(qp);
@@ -207,6 +210,8 @@ void st_devx_qp_modified(struct st_devx_qp *qp, const uint8_t *in, size_t in_siz
     } else if (command == ST_TO_RESET && strcmp(qp->state, "reset")) {
         qp->reset = true;
         qp->reset_tsc = t_tsc;
+        if (qp->followed && qp->cq)
+            st_gpu_cq_look(qp->cq);
     }
     qp->state = states[command - ST_RST2INIT];
     bool moves = command == ST_INIT2INIT && st_mailbox(in, in_size, ST_QP_OPTIONAL) & PRI_PORT;
@@ -217,6 +222,7 @@ void st_devx_qp_modified(struct st_devx_qp *qp, const uint8_t *in, size_t in_siz
     if (command == ST_RST2INIT || moves) {
         st_object_u64(&o, "port", port ? port : DEFAULT_PORT);
         struct st_port at = port_of(qp);
+        st_object_u64(&o, "completions", qp->followed && qp->sq && qp->cq);
         if (has_av(qp))
             st_port_put(&o, &at);
     }

@@ -61,6 +61,7 @@ static bool is_looked_at(const void *qp)
 static bool add(const struct st_gpu_qp_new *new, struct st_register *at, struct st_source *ring,
                 struct st_source *record)
 {
+    bool sees = st_gpu_cq_begin(new->cq);
     struct st_gpu_qp *qp =
         st_state_claim(st_gpu_qps, ST_GPU_QPS, sizeof(*qp), &st_gpu_qps_used, &turn);
     if (!qp) {
@@ -68,6 +69,8 @@ static bool add(const struct st_gpu_qp_new *new, struct st_register *at, struct 
         return false;
     }
     begin(qp, new, at, ring, record);
+    if (!sees)
+        qp->made.cq = NULL;
     ST_ADD(&at->qps, 1);
     ST_ADD(&qp->page->qps, 1);
     ST_ADD(&qp->page->unproven, 1);
