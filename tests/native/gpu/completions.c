@@ -282,11 +282,11 @@ bool completions(const char *name, const uint32_t n[6])
         silent(n);
     else if (!strcmp(name, "together"))
         together(n);
-    else if (!strcmp(name, "again"))
+    else if (!strcmp(name, "cq-again"))
         again(n);
     else if (!strcmp(name, "strays"))
         strays(n);
-    else if (!strcmp(name, "stands"))
+    else if (!strcmp(name, "cq-stands"))
         stands();
     else if (!strcmp(name, "beside"))
         side_by_side();

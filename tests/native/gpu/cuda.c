@@ -71,7 +71,6 @@ bool st_cuda_copy_wait(const struct st_cuda_copy *copy)
     for (uint32_t i = 0; i < count; i++)
         memcpy(started[i].to, (const void *)started[i].from, started[i].size);
     cuda_rounds += count > 0;
-    cuda_copies += count;
     count = 0;
     return entered && copy->stream == &started;
 }

@@ -137,7 +137,7 @@ def test_two_queue_pairs_of_one_element(repeat) -> None:
 @pytest.mark.parametrize(("collapsed", "cleaned"), [(0, 0), (1, 1)])
 def test_lives_of_a_queue_pair(repeat, collapsed: int, cleaned: int) -> None:
     """The last life completes nothing, though what the one before it left has its index."""
-    run = repeat("again", collapsed, cleaned, 8)
+    run = repeat("cq-again", collapsed, cleaned, 8)
     seen = check(run)
     assert len(run.by_pair()) == 9
     assert sorted(seen) == sorted(run.by_pair())[:8]
@@ -146,7 +146,7 @@ def test_lives_of_a_queue_pair(repeat, collapsed: int, cleaned: int) -> None:
 
 
 def test_what_a_former_life_left_is_not_taken(repeat) -> None:
-    run = repeat("again", 1, 0, 8)
+    run = repeat("cq-again", 1, 0, 8)
     assert len(run.by_pair()) == 9
     assert sorted(check(run)) == sorted(run.by_pair())[:1]
 
@@ -161,7 +161,7 @@ def test_elements_that_fit_nothing(repeat, collapsed: int) -> None:
 
 
 def test_what_stands_is_looked_at_once_a_millisecond(repeat) -> None:
-    run = repeat("stands")
+    run = repeat("cq-stands")
     ((took_ms, rounds),) = (
         map(int, line.split()[1:]) for line in run.stdout.splitlines() if line.startswith("stood")
     )
