@@ -78,7 +78,7 @@ struct st_gpu_qp {
     uint32_t binding;               /* enum st_binding */
     uint64_t forwarded;             /* index */
     uint64_t told;                  /* index that its doorbell record told */
-    uint64_t value, t_tsc;          /* the last doorbell */
+    uint64_t t_tsc;                 /* of the last doorbell */
     uint64_t doorbells;
     bool synthesized; /* the last one was: the program's own may still come */
     bool behind;      /* there was no room to tell the copier */
