@@ -294,10 +294,11 @@ STAGE_TABLES: Columns = {
     # completion: one row per process, object (ib_qp, ib_srq) and ``trace_format.Queue``. `joined`:
     # completions of a known request; `retired`: requests that they completed. `posted`: requests by
     # the highest position that any record names; `completed`: those up to the last that completed;
-    # `visible`: whether completions can be seen (not those of queue pairs of layer mlx5dv, whose
-    # positions are slots). `qpn`, `peer_proc` and `gpu` say which queue pair it is: its number (0:
-    # unknown, or a shared receive queue), the process at its other end (-1: unknown, or several),
-    # and the object in whose memory its queue lies (0: the host's).
+    # `visible`: whether completions can be seen; `outstanding`: requests posted after that one,
+    # null where that is not known. Positions of queue pairs of layer mlx5dv are slots. `qpn`,
+    # `peer_proc` and `gpu` say which queue pair it is: its number (0: unknown, or a shared receive
+    # queue), the process at its other end (-1: unknown, or several), and the object in whose memory
+    # its queue lies (0: the host's).
     "queues": {
         "proc": "i4",
         "object": "u4",
@@ -313,14 +314,17 @@ STAGE_TABLES: Columns = {
         "posted": "i8",
         "completed": "i8",
         "visible": "bool",
+        "outstanding": "i8",
     },
     # completion: from post to completion; `timed` of the `count` completions tell, `min_ns` and
-    # `max_ns` are null when none does. opcode: format.md 2.8.
+    # `max_ns` are null when none does. opcode: format.md 2.8. `at_most`: of completions of which is
+    # known when they were seen, and not when they came (layer mlx5dv).
     "latencies": {
         "proc": "i4",
         "queue": "u1",
         "opcode": "u1",
         "status": "u1",
+        "at_most": "bool",
         "count": "i8",
         "size_bytes": "i8",
         "timed": "i8",

@@ -39,6 +39,7 @@ GPU_INDEX_TABLES: dict[str, dict[str, str]] = {
     # belongs to; `gpu`, object in whose memory the queue lies (0: the host's), its
     # `uar` and `umem`, and what it said at its end; `has_totals`: whether it did. Slots of 64
     # bytes: announced by doorbells, of these overwritten before the copy, and not copied.
+    # `completions`: whether they can be seen.
     "gpu_queues": {
         "proc": "i4",
         "object": "u4",
@@ -51,6 +52,7 @@ GPU_INDEX_TABLES: dict[str, dict[str, str]] = {
         "slots": "u8",
         "invalid_slots": "u8",
         "uncopied_slots": "u8",
+        "completions": "bool",
     },
     # Processes whose kernels could not be recorded, and why.
     "kernels_not_recorded": {"proc": "i4", "object": "u4", "reason": "str"},

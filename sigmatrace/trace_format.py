@@ -211,6 +211,9 @@ class WcOpcode(IntEnum):
     RECV_RDMA_WITH_IMM = 129
 
 
+CQE_AT_MOST = 128
+"""Of the flags of a ``cqe``: it completed when it was seen, or before."""
+
 NO_POSITION = 2**32 - 1
 """A completion does not tell which request of its queue it completes (``cqes.position``)."""
 

@@ -36,7 +36,7 @@ OBJECT_COLUMNS: Columns = {
     "ports": {"proc": "i4", "object": "u4", "device": "str", "port": "u1", "place": "str"},
     "gids": {"proc": "i4", "port": "u4", "place": "str"},
     "gpus": {"proc": "i4", "object": "u4", "ordinal": "u4", "name": "str"},
-    "gpu_queues": {"proc": "i4", "object": "u4", "qpn": "u4", "gpu": "u4"},
+    "gpu_queues": {"proc": "i4", "object": "u4", "qpn": "u4", "gpu": "u4", "completions": "bool"},
     "kernels_not_recorded": {"proc": "i4", "reason": "str"},
 }
 """Columns read here, beside the processes' ``mode``."""
@@ -83,9 +83,16 @@ class QueuePairs:
 
     @cached_property
     def is_gpu(self) -> np.ndarray:
-        """bool[q], of layer mlx5dv: their completions cannot be seen."""
+        """bool[q], of layer mlx5dv."""
         found: np.ndarray = self.run.column("endpoints", "layer")[self.rows] == Layer.MLX5DV
         return found
+
+    @cached_property
+    def sees_completions(self) -> np.ndarray:
+        """bool[q], whether completions can be seen; of GPUs' they often cannot."""
+        sees = self.run.column("gpu_queues", "completions").astype(bool)
+        seen = (self.run.column("gpu_queues", name)[sees] for name in ("proc", "object"))
+        return ~self.is_gpu | np.isin(self.keys, object_keys(*seen))
 
     @cached_property
     def qpn(self) -> np.ndarray:

@@ -30,7 +30,7 @@ _Events = tuple[np.ndarray, np.ndarray]
 def save_queues(path: Path, part: Partition, tracks: Tracks) -> None:
     """Write a partition's posts and completions of send queues, grouped by queue pair.
 
-    Those of GPUs are left out: they would stay outstanding, as no completion can be seen.
+    Those whose completions cannot be seen are left out: they would stay outstanding.
 
     The file holds how many queue pairs there are, then per queue pair its number and how many rows
     it has, then the rows: Unix ns, and the code that ``kernels.objects.outstanding_kernel`` takes.
@@ -56,7 +56,7 @@ def _events(
     """Return queue pair, Unix ns and code of the rows of a table that tell of a send queue."""
     qp = find_objects(tracks.qps.keys, part.column(table, "proc"), part.column(table, "object"))
     position = part.column(table, "position")
-    visible = np.append(~tracks.qps.is_gpu, False)[qp]
+    visible = np.append(tracks.qps.sees_completions, False)[qp]
     use = visible & (part.column(table, "queue") == Queue.SEND)
     if completes:
         use &= position != NO_POSITION
@@ -66,7 +66,7 @@ def _events(
 
 @dataclass
 class Depths:
-    """The counters ``outstanding`` of a run.
+    """The counters ``outstanding`` (of GPUs ``outstanding slots``) of a run.
 
     Args:
         paths: What ``save_queues`` wrote, in any order.
@@ -104,10 +104,12 @@ class Depths:
             uuid: Number of the first counter.
             base_ns: Unix ns of the trace's zero, not after any row.
         """
-        unit = packets.counter("requests")
         for number, qp in enumerate(self._places, uuid):
             track = self.tracks.number(Track.QUEUE_PAIR, qp)
-            file.write(packets.track(number, unit, name="outstanding", parent=track))
+            slots = self.tracks.qps.is_gpu[qp]  # positions are slots, not requests
+            unit = packets.counter("slots" if slots else "requests")
+            name = "outstanding slots" if slots else "outstanding"
+            file.write(packets.track(number, unit, name=name, parent=track))
             sequence = self.tracks.sequence(piece, track)
             head, track_at = packets.sequence_head(sequence)
             file.write(head[:track_at] + packets.padded(number))

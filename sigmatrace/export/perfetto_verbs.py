@@ -3,6 +3,7 @@
 A completion of the send queue is a slice from the posting to the poll that returned it; slices
 of one queue pair overlap freely, so no lane holds one inside another. An arrival is an instant:
 its buffer was posted long before, and that is an argument. A send request is an instant, too.
+Of what a GPU posted a slice ends when the completion was seen: it took at most that long.
 Numbers are those of ``infiniband/verbs.h``.
 """
 
@@ -23,7 +24,7 @@ from sigmatrace.export.verbs_names import (
 from sigmatrace.lookup import find_objects, object_keys
 from sigmatrace.partition import Partition
 from sigmatrace.schema import Columns
-from sigmatrace.trace_format import NO_POSITION, ONE_SIDED, WITH_IMM, Queue
+from sigmatrace.trace_format import CQE_AT_MOST, NO_POSITION, ONE_SIDED, WITH_IMM, Queue
 
 VERBS_COLUMNS: Columns = {
     "requests": {
@@ -77,6 +78,7 @@ _COMPLETION = (
     Argument("rkey", Kind.HEX),
     Argument("retires", Kind.U64),
     Argument("posted_before_ns", Kind.I64),
+    Argument("at_most_ns", Kind.I64),
 )
 _REQUEST = (
     *_POSTED,
@@ -101,6 +103,7 @@ def cqe_rows(part: Partition, tracks: Tracks) -> Rows:
     is_slice = is_send & timed & (waited > 0)
     known = row["position"] != NO_POSITION
     retires = row["position"] - row["first"] + np.uint32(1)
+    at_most = (row["flags"] & CQE_AT_MOST) != 0
     with_imm = ~is_send & ((row["flags"] & (_WC_WITH_IMM | _WC_WITH_INV)) != 0)
     has_size = row["joined"] | (row["size_bytes"] != 0) | (~is_send & (row["status"] == 0))
     kinds = np.where(is_send, Track.QUEUE_PAIR, Track.ARRIVALS)
@@ -118,13 +121,15 @@ def cqe_rows(part: Partition, tracks: Tracks) -> Rows:
             with_imm,
             row["addressed"],
             row["addressed"],
-            is_send & known & (retires > 1),
+            is_send & known & (retires > 1) & ~at_most,  # of GPUs these are slots
             ~is_send & timed,
+            at_most & timed,
         ),
         flow=np.zeros(is_send.size, np.uint64),
         values=_values(
-            *(row[argument.name] for argument in _COMPLETION[:-2]),
+            *(row[argument.name] for argument in _COMPLETION[:-3]),
             retires,
+            waited,
             waited,
         ),
         arguments=_COMPLETION,

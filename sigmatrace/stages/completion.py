@@ -4,8 +4,11 @@ The capture names the position of the request in every completion (docs/verbs.md
 nothing is searched here: completions are counted, and the positions that they retire are added up.
 A send completion retires the unsignaled requests before it, too.
 
-Completions of what a GPU posts (layer mlx5dv) are read by the GPU and cannot be seen: its requests
-are counted apart, and are neither completed nor outstanding.
+What a GPU posts (layer mlx5dv) is counted apart. Its completions were seen later than they came,
+and its positions are slots, of which a request may take several: so the positions of the last
+requests are kept, and those behind the last completion are outstanding. (No more than a ring can
+be. What lies farther back has completed, or the program could not have posted so much more.) Where
+completions cannot be seen, requests are neither completed nor outstanding.
 """
 
 from __future__ import annotations
@@ -19,18 +22,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sigmatrace.lookup import object_keys
+from sigmatrace.lookup import find_objects, object_keys
 from sigmatrace.partition import Partition, Run, column
 from sigmatrace.queue_pairs import DESCRIBED, described
 from sigmatrace.schema import STAGE_TABLES, Columns
 from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.text import count_text, counted
-from sigmatrace.trace_format import NO_POSITION, Layer, Queue
+from sigmatrace.trace_format import CQE_AT_MOST, NO_POSITION, Layer, Queue
 
 _QUEUE = ["proc", "object", "queue"]
-_KIND = ["proc", "queue", "opcode", "status"]
+_KIND = ["proc", "queue", "opcode", "status", "at_most"]
+_LAST = ("proc", "object", "position")
 _QUEUE_SUMS = ("requests", "cqes", "joined", "retired", "errors")
 _QUEUE_TOPS = ("posted", "completed")
+_RING_SLOTS = 32768  # the largest send queue of mlx5
 _KIND_SUMS = ("count", "size_bytes", "timed", "total_ns")
 
 
@@ -41,14 +46,17 @@ class Completed:
     Attributes:
         queues: By process, object and queue: requests, completions, those of a known position,
             positions retired, those with an error status; positions posted and completed, by the
-            highest one. In the table ``queues``, the column ``visible`` says whether completions
-            can be seen.
-        kinds: By process, queue, opcode and status: completions, bytes, those whose request's
-            time is known, and the sum, least and largest of their latencies.
+            highest one. After all partitions also ``visible``, whether completions can be seen;
+            ``outstanding``; and ``gpu``, whether layer mlx5dv told of it.
+        kinds: By process, queue, opcode, status, and whether times are upper bounds:
+            completions, bytes, those whose request's time is known, and the sum, least and
+            largest of their latencies.
+        last: Process, object and position of requests of send queues behind the last completion.
     """
 
     queues: pa.Table
     kinds: pa.Table
+    last: pa.Table
 
 
 class Completion(Stage):
@@ -66,12 +74,14 @@ class Completion(Stage):
             "first": "u4",
             "opcode": "u1",
             "status": "u1",
+            "flags": "u1",
             "size_bytes": "u4",
             "posted_tsc": "u8",
             "posted_ns": "i8",
             "t_ns": "i8",
         },
-        **DESCRIBED,
+        "endpoints": DESCRIBED["endpoints"],
+        "gpu_queues": {**DESCRIBED["gpu_queues"], "completions": "bool"},
     }
     produces: ClassVar[Columns] = {
         "queues": STAGE_TABLES["queues"],
@@ -80,28 +90,39 @@ class Completion(Stage):
 
     def summarize(self, part: Partition) -> Completed:
         """Count the partition's requests and completions."""
-        posted = _posted(part)
-        queues = pa.concat_tables([posted, _seen(part)])
-        return Completed(_add_queues(queues), _add_kinds(_timed(part)))
+        queues = _add_queues(pa.concat_tables([_posted(part), _seen(part)]))
+        return Completed(queues, _add_kinds(_timed(part)), _last(_sends(part), queues))
 
     def combine(self, left: Completed, right: Completed) -> Completed:
         """Add both."""
+        queues = _add_queues(pa.concat_tables([left.queues, right.queues]))
         return Completed(
-            _add_queues(pa.concat_tables([left.queues, right.queues])),
+            queues,
             _add_kinds(pa.concat_tables([left.kinds, right.kinds])),
+            _last(pa.concat_tables([left.last, right.last]), queues),
         )
 
     def resolve(self, summary: Completed, run: Run) -> Completed:
         """Put both tables into order."""
         queues = summary.queues.sort_by([(name, "ascending") for name in _QUEUE])
+        gpu, visible = _visible(queues, run)
+        found = {
+            "visible": pa.array(visible),
+            "outstanding": _outstanding(queues, summary.last, gpu, visible),
+            "is_gpu": pa.array(gpu),
+        }
+        for name, values in found.items():
+            queues = queues.append_column(name, values)
         return Completed(
-            described(queues, run).append_column("visible", pa.array(_visible(queues, run))),
+            described(queues, run),
             summary.kinds.sort_by([(name, "ascending") for name in _KIND]),
+            summary.last,
         )
 
     def results(self, resolved: Completed) -> Mapping[str, pa.Table]:
         """Return ``queues`` and ``latencies``; where no time is known, no least and largest."""
-        return {"queues": resolved.queues, "latencies": _known_limits(resolved.kinds)}
+        queues = resolved.queues.select(list(STAGE_TABLES["queues"]))
+        return {"queues": queues, "latencies": _known_limits(resolved.kinds)}
 
     def account(self, resolved: Completed) -> Mapping[str, object]:
         """Return requests and completions.
@@ -112,12 +133,15 @@ class Completion(Stage):
         """
         whole = resolved.queues
         table = whole.filter(whole.column("visible"))
-        send, own, shared = (table.filter(pc.equal(table.column("queue"), int(q))) for q in Queue)
+        gpu = table.filter(table.column("is_gpu"))
+        verbs = table.filter(pc.invert(table.column("is_gpu")))
+        send, own, shared = (verbs.filter(pc.equal(verbs.column("queue"), int(q))) for q in Queue)
         total = {name: _sum(whole.column(name)) for name in _QUEUE_SUMS}
         posted, completed = (_sum(send.column(name)) for name in _QUEUE_TOPS)
         pairs = [
             ("request records, at most those of its positions", table, "requests", "posted"),
             ("send requests retired, at most those completed", send, "retired", "completed"),
+            ("slots of GPUs retired, at most those completed", gpu, "retired", "completed"),
             ("receives completed, at most those posted", own, "joined", "posted"),
         ]
         return {
@@ -128,6 +152,10 @@ class Completion(Stage):
             "send_completed": completed,
             "send_outstanding": posted - completed,
             "send_not_visible": total["requests"] - _sum(table.column("requests")),
+            "gpu_requests": _sum(gpu.column("requests")),
+            "gpu_outstanding": _sum(gpu.column("outstanding")),
+            "gpu_cqes": _sum(gpu.column("cqes")),
+            "gpu_errors": _sum(gpu.column("errors")),
             "receives_posted": _at_least(own) + _at_least(shared),
             "receives_completed": _sum(own.column("cqes")) + _sum(shared.column("cqes")),
             "not_joined": total["cqes"] - total["joined"],
@@ -147,23 +175,68 @@ class Completion(Stage):
         names = ("completed", "posted", "outstanding")
         completed, sends, outstanding = (count_text(counts[f"send_{name}"]) for name in names)
         received, posted = (count_text(counts[f"receives_{x}"]) for x in ("completed", "posted"))
-        unseen = counts["send_not_visible"]
+        errors = counts["errors"] - counts["gpu_errors"]
+        unseen, seen = counts["send_not_visible"], counts["gpu_requests"]
         lines = [
             f"completed  {completed} of {sends} send requests, {outstanding} outstanding; "
-            f"{received} of {posted} posted receives; {counted(counts['errors'], 'error')}"
+            f"{received} of {posted} posted receives; {counted(errors, 'error')}"
         ]
-        if unseen == counts["requests"] and not counts["cqes"]:
+        if unseen + seen == counts["requests"] and counts["cqes"] == counts["gpu_cqes"]:
             lines = []
+        if seen:
+            open_ = counts["gpu_outstanding"]
+            lines.append(
+                f"completed  {count_text(seen - open_)} of {counted(seen, 'request')} of GPUs, "
+                f"{count_text(open_)} outstanding; {counted(counts['gpu_errors'], 'error')}; "
+                "times are upper bounds"
+            )
         if unseen:
             lines.append(f"completed  {counted(unseen, 'request')} of GPUs: not visible")
         return lines
 
 
-def _visible(queues: pa.Table, run: Run) -> NDArray[np.bool_]:
-    """Return of which queues completions can be seen: not of those that layer mlx5dv tells."""
+def _visible(queues: pa.Table, run: Run) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return which queues are of layer mlx5dv, and of which completions can be seen."""
     gpu = run.column("endpoints", "layer") == Layer.MLX5DV
     own = object_keys(*(run.column("endpoints", name)[gpu] for name in ("proc", "object")))
-    return ~np.isin(object_keys(*(column(queues, name) for name in ("proc", "object"))), own)
+    sees = run.column("gpu_queues", "completions").astype(bool)
+    seen = object_keys(*(run.column("gpu_queues", name)[sees] for name in ("proc", "object")))
+    keys = object_keys(*(column(queues, name) for name in ("proc", "object")))
+    is_gpu = np.isin(keys, own)
+    return is_gpu, ~is_gpu | np.isin(keys, seen)
+
+
+def _outstanding(
+    queues: pa.Table, last: pa.Table, gpu: NDArray[np.bool_], visible: NDArray[np.bool_]
+) -> pa.Array:
+    """Return the requests of each queue that have not completed; null where that is not known."""
+    queue = column(queues, "queue")
+    found = column(queues, "posted") - column(queues, "completed")
+    mine = np.flatnonzero(gpu & (queue == Queue.SEND))
+    if mine.size:
+        keys = object_keys(*(column(queues, name)[mine] for name in ("proc", "object")))
+        at = find_objects(keys, *(column(last, name) for name in ("proc", "object")))
+        found[mine] = np.bincount(at[at >= 0], minlength=mine.size)
+    return pa.array(found, mask=~visible | (queue == Queue.SHARED))
+
+
+def _sends(part: Partition) -> pa.Table:
+    """Return process, object and position of the partition's requests of send queues."""
+    sends = part.column("requests", "queue") == Queue.SEND
+    table = {name: part.column("requests", name)[sends] for name in _LAST}
+    table["position"] = table["position"].astype(np.int64)
+    return pa.table(table)
+
+
+def _last(rows: pa.Table, queues: pa.Table) -> pa.Table:
+    """Return the rows behind the last completion of their queue, at most a ring of them."""
+    send = queues.filter(pc.equal(queues.column("queue"), int(Queue.SEND)))
+    keys = object_keys(*(column(send, name) for name in ("proc", "object")))
+    order = np.argsort(keys, kind="stable")
+    until = np.maximum(column(send, "completed"), column(send, "posted") - _RING_SLOTS)[order]
+    at = find_objects(keys[order], *(column(rows, name) for name in ("proc", "object")))
+    is_last = (at >= 0) & (column(rows, "position") >= np.append(until, 0)[at])
+    return rows.filter(pa.array(is_last))
 
 
 def _sum(values: Any) -> int:
@@ -215,7 +288,8 @@ def _seen(part: Partition) -> pa.Table:
 def _timed(part: Partition) -> pa.Table:
     known = part.column("cqes", "posted_tsc") != 0
     latency = part.column("cqes", "t_ns") - part.column("cqes", "posted_ns")
-    keys = {name: part.column("cqes", name) for name in _KIND}
+    keys = {name: part.column("cqes", name) for name in _KIND[:-1]}
+    keys["at_most"] = part.column("cqes", "flags") & CQE_AT_MOST != 0
     low, high = np.iinfo(np.int64).max, np.iinfo(np.int64).min
     return pa.table(
         {

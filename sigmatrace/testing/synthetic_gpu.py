@@ -18,14 +18,14 @@ import numpy as np
 
 from sigmatrace.testing.synthetic_draw import BASE_NS
 from sigmatrace.testing.write import RankFile, records
-from sigmatrace.trace_format import Dir, Kind, Layer, Op, Schema, WqeKind
+from sigmatrace.trace_format import CQE_AT_MOST, Dir, Kind, Layer, Op, Schema, WqeKind
 
 SLOT_BYTES = 64
 _PID, _TID = 5000, 6000
 _UAR, _QP, _GPU, _MEMORY, _NAME, _UMEM, _VECTOR = 1, 10, 2, 3, 4, 5, 100
 _ADDRESS, _LENGTH = 1 << 40, 1 << 30
 _KERNEL_NS, _STEP_NS = 100_000, 1000
-_SIGNALED = 8
+_SIGNALED, _SEEN_NS, _ACCESS = 8, 700, 10
 _SHAPES = (  # op, opcode of mlx5, enum ibv_wr_opcode (255: none), bytes of operands
     (Op.PUT, 0x08, 0, 0),
     (Op.GET, 0x10, 4, 0),
@@ -73,11 +73,14 @@ class GpuTruth:
         posts: Work requests by rank, then by time.
         doorbells: Rung, by rank and queue pair (object).
         kernels: (rank, begin, end) in ns since the start of the run.
+        completions: (rank, queue pair, index, seen, status): what says that all up to this index
+            has completed, and ended so, at this time or before.
     """
 
     posts: list[Post] = field(default_factory=list)
     doorbells: Counter[tuple[int, int]] = field(default_factory=Counter)
     kernels: list[tuple[int, int, int]] = field(default_factory=list)
+    completions: list[tuple[int, int, int, int, int]] = field(default_factory=list)
 
 
 def generate_gpu(
@@ -89,6 +92,7 @@ def generate_gpu(
     unconnected: bool = False,
     mixed: bool = False,
     seed: int = 1,
+    completed: float = 0.0,
 ) -> GpuTruth:
     """Write a run of mode ``full`` and return its truth.
 
@@ -101,12 +105,15 @@ def generate_gpu(
         unconnected: Each rank has one DCI, whose requests name their destination.
         mixed: A doorbell may announce both data and control.
         seed: Of the random numbers.
+        completed: Share of the work requests of each queue pair that complete, the last one of
+            them with an error; 0: completions cannot be seen.
     """
     folder.mkdir(parents=True, exist_ok=True)
     truth = GpuTruth()
     rng = np.random.default_rng(seed)
     for rank in range(ranks):
-        _Rank(rank, ranks, unconnected, lost, mixed, rng, truth).write(folder, kernels, doorbells)
+        drawn = _Rank(rank, ranks, unconnected, lost, mixed, rng, truth)
+        drawn.write(folder, kernels, doorbells, completed)
     return truth
 
 
@@ -131,9 +138,12 @@ class _Rank:
         self.invalid: Counter[int] = Counter()
         self.ordinal: Counter[int] = Counter()
 
-    def write(self, folder: Path, kernels: int, doorbells: int) -> None:
+    def write(self, folder: Path, kernels: int, doorbells: int, completed: float) -> None:
         """Write the rank's file."""
         end_ns = self._draw(kernels, doorbells)
+        self.completed = completed
+        if completed:
+            self._complete()
         header = {"rank": self.rank, "world": self.ranks, "mode": "full", "tsc_hz": 10**9}
         header |= {"layers": ["mlx5dv", "cuda"], "run_id": "gpu", "calls": {"1": "gpu_post"}}
         with RankFile(folder, "node0", _PID + self.rank, BASE_NS, **header) as file:
@@ -160,6 +170,25 @@ class _Rank:
             self.rows[Schema.KERNEL].append(row)
             now += _KERNEL_NS
         return now
+
+    def _complete(self) -> None:
+        """Of each queue pair, complete the first work requests, at most three at a time."""
+        for qp in self.index:
+            posts = [x for x in self.truth.posts if (x.src, x.object) == (self.rank, qp)]
+            last = int(self.completed * len(posts)) - 1
+            first = 0
+            for k, post in enumerate(posts[: last + 1]):
+                if k % 3 and k != last:
+                    continue
+                status = _ACCESS if k == last else 0
+                row = {"t_tsc": post.doorbell + _SEEN_NS, "posted_tsc": post.doorbell + 1}
+                row |= {"object": qp, "position": post.index, "first": first, "opcode": 127}
+                self.rows[Schema.CQE].append(
+                    row | {"status": status, "flags": CQE_AT_MOST, "queue": 1}
+                )
+                seen = self.rank, qp, post.index, post.doorbell + _SEEN_NS - 1, status
+                self.truth.completions.append(seen)
+                first = post.index + 1
 
     def _ring(self, now: int) -> None:
         """Post a few work requests to one queue, and ring once."""
@@ -259,6 +288,7 @@ class _Rank:
         file.object("name", _NAME, name="exchange")
         for number, fields in self._pairs():
             totals = {"slots": self.index[number], "invalid_slots": self.invalid[number]}
+            totals |= {"completions": int(self.completed > 0)}
             totals |= {"doorbells": self.truth.doorbells[self.rank, number], "uncopied_slots": 0}
             file.object(
                 "mlx5_qp", number, uar=_UAR, umem=_UMEM, qpn=_qpn(number), **fields, **totals

@@ -111,6 +111,30 @@ def test_sends_to_gpus_are_not_taken_for_lost_ones(made) -> None:
     assert f"{count_text(sends)} receiver not visible" in result.text()
 
 
+@pytest.mark.parametrize("unconnected", [False, True])
+def test_requests_complete_as_far_as_was_seen(tmp_path: Path, unconnected: bool) -> None:
+    truth = generate_gpu(tmp_path / "run", unconnected=unconnected, completed=0.7)
+    result = api.run(tmp_path / "run", ["parquet"], overrides=["partition_mb=1"])
+    assert result.ledger["balanced"], [x for x in result.ledger["balance"] if not x["ok"]]
+    until = {key: -1 for key in truth.doorbells}
+    for rank, thing, index, _, _ in truth.completions:
+        until[rank, thing] = max(until[rank, thing], index)
+    requests = [post for post in truth.posts if post.op != Op.NOP]
+    behind = Counter((p.src, p.object) for p in requests if p.index > until[p.src, p.object])
+    queues = {(r["proc"], r["object"]): r for r in result.tables["queues"].to_pylist()}
+    assert queues.keys() == until.keys()
+    for key, row in queues.items():
+        mine = [x for x in truth.completions if x[:2] == key]
+        assert (row["visible"], row["outstanding"]) == (True, behind[key])
+        assert (row["cqes"], row["errors"]) == (len(mine), 1)
+    counts = [len(requests) - behind.total(), len(requests), behind.total()]
+    done, all_, open_ = map(count_text, counts)
+    line = f"{done} of {all_} requests of GPUs, {open_} outstanding; {len(queues)} errors;"
+    assert line in result.text()
+    for row in result.tables["latencies"].to_pylist():
+        assert (row["at_most"], row["min_ns"], row["max_ns"]) == (True, 699, 699)
+
+
 def test_the_summary_names_what_there_is(made) -> None:
     truth, result = made
     text = result.text()

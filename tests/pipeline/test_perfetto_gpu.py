@@ -116,6 +116,22 @@ def test_requests_are_below_their_queue_pair_and_nothing_is_outstanding(traced) 
     assert tp.value("select count(*) from track where name = 'outstanding'") == 0
 
 
+def test_completions_that_are_seen_end_slices_of_their_queue_pair(
+    tmp_path, trace_processor
+) -> None:
+    truth = generate_gpu(tmp_path / "run", ranks=3, doorbells=30, completed=0.8)
+    result = api.run(tmp_path / "run", ["perfetto"])
+    tp = trace_processor(result.out / "trace.pftrace")
+    rows = tp.query(
+        "select s.ts + s.dur as at, s.dur, a.int_value as most from slice s"
+        " join args a on s.arg_set_id = a.arg_set_id where a.key like '%at_most_ns'"
+    )
+    assert sorted(row["at"] for row in rows) == sorted(x[3] for x in truth.completions)
+    assert {(row["dur"], row["most"]) for row in rows} == {(699, 699)}
+    names = {row["name"] for row in tp.query("select distinct name from counter_track")}
+    assert "outstanding slots" in names and "outstanding" not in names
+
+
 def test_bandwidth_of_gpus_is_the_sum_of_their_queue_pairs(traced) -> None:
     truth, result, tp, _ = traced
     counters = tp.query(

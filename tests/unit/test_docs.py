@@ -17,7 +17,9 @@ from sigmatrace.schema_gpu import GPU_INDEX_TABLES, GPU_STAGE_TABLES
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
-    page for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md") for page in ROOT.glob(pattern)
+    page
+    for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md", "tests/rigs/**/*.md")
+    for page in ROOT.glob(pattern)
 )
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`|^ {4,}(.+)$", re.MULTILINE)

@@ -48,4 +48,5 @@ def _queue(key: int, fields: Fields, objects: Objects) -> tuple[Any, ...]:
     uar, umem = integer(fields, "uar"), integer(fields, "umem")
     gpu = integer(objects.get(umem, {}), "gpu")
     totals = (integer(fields, name, 64) for name in _TOTALS)
-    return (key, integer(fields, "qpn"), gpu, uar, umem, "slots" in fields, *totals)
+    sees = bool(integer(fields, "completions"))
+    return (key, integer(fields, "qpn"), gpu, uar, umem, "slots" in fields, *totals, sees)

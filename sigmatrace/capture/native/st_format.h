@@ -142,6 +142,7 @@ enum st_doorbell_flag {
     ST_DOORBELL_LATE = 32,
     ST_DOORBELL_NOT_READ = 64
 };
+#define ST_CQE_AT_MOST 128 /* of a cqe's flags: it completed then or before */
 enum st_wqe_kind { ST_WQE_FIRST = 1, ST_WQE_FURTHER, ST_WQE_INVALID };
 /* Of a request or cqe; what stands for "a receive" and, of a completion, for "not known". */
 #define ST_QUEUE_UNKNOWN 0 /* of an error */

@@ -11,11 +11,11 @@ from gpu_told import Run
 from native_run import NATIVE, compile_c, environment
 
 HERE = Path(__file__).parent
-OWN = ("wqe", "cuda", "program", "ends", "shares", "lives")
+OWN = ("wqe", "cuda", "program", "completions", "ends", "shares", "lives")
 # Of the shim, all but what looks into libmlx5 and CUDA.
 PARTS = (
     *("wqe", "wqe_record", "monitor", "source", "repeater", "register"),
-    *("qp", "forward", "sweeper", "copier", "dbrec", "ring"),
+    *("qp", "cq", "cqe", "cq_read", "forward", "sweeper", "copier", "dbrec", "ring"),
 )
 
 

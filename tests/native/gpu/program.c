@@ -55,6 +55,8 @@ static void nic_take(uint64_t value)
             continue;
         if (q->consumed + more > __atomic_load_n(&q->posted, __ATOMIC_ACQUIRE))
             fail("the NIC was told of a WQE that was not posted");
+        if (q->cq)
+            complete(q, q->consumed, q->consumed + more);
         __atomic_store_n(&q->consumed, q->consumed + more, __ATOMIC_RELEASE);
     }
 }
@@ -125,6 +127,7 @@ struct queue *make_queue_at(uint32_t slots, int vector, volatile uint64_t *real)
     *q = (struct queue){.slots = slots,
                         .vector = vector,
                         .qpn = 0x4000 + queue_count,
+                        .cq = next_cq,
                         .object = st_object_id(),
                         .real = real};
     make_memory(q);
@@ -143,7 +146,8 @@ struct queue *make_queue_at(uint32_t slots, int vector, volatile uint64_t *real)
                                 .sq_slots = ring_slots_told ? slots : 0,
                                 .dbrec = (uintptr_t)(q->record + 1),
                                 .has_av = vector != 0,
-                                .prefix = {0xfe, 0x80}};
+                                .prefix = {0xfe, 0x80},
+                                .cq = next_cq ? next_cq->read : NULL};
     if (!st_gpu_qp_add(&new))
         fail("the queue pair was not taken");
     __atomic_store_n(&queue_count, queue_count + 1, __ATOMIC_RELEASE);

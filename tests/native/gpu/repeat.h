@@ -24,7 +24,7 @@ extern const uint32_t wqe_kinds;
 extern uint64_t cuda_from, cuda_to; /* this memory is "the GPU's" */
 extern bool cuda_closed;            /* copies do not end */
 extern uint32_t cuda_rounds;        /* how often copies were waited for */
-extern uint32_t cuda_copies;
+extern uint32_t cuda_copies;        /* how many were made */
 extern uint64_t cuda_gap;           /* an address that is of no allocation */
 
 /* program.c */
@@ -38,6 +38,7 @@ struct queue {
     uint32_t qpn, object, slots, half;
     int vector;
     uint64_t posted, consumed; /* index; consumed: by the NIC */
+    struct cq *cq;             /* where its requests complete, or NULL */
 };
 extern struct queue queues[QUEUES];
 extern uint32_t queue_count;
@@ -70,10 +71,23 @@ void ring_bell(struct queue *q, int dialect);
 const struct st_gpu_qp *qp_of(const struct queue *q);
 void finish(struct queue *q);
 
+/* completions.c */
+struct cq {
+    uint8_t *bytes;
+    uint32_t log_size, stride;
+    bool collapsed;
+    uint64_t produced;
+    struct st_gpu_cq *read;
+};
+extern struct cq *next_cq; /* of the queues that are made from now on, or NULL */
+/* The NIC has executed these slots. */
+void complete(struct queue *q, uint64_t from, uint64_t to);
+
 /* Cases that the others' files know: false, if this one does not. */
-bool ends_case(const char *name, uint32_t count);   /* of lives that end */
-bool shares_case(const char *name, uint32_t count); /* of registers that are shared */
-bool lives_case(const char *name, uint32_t count);  /* of untrue records, of resets */
+bool ends_case(const char *name, uint32_t count);        /* of lives that end */
+bool shares_case(const char *name, uint32_t count);      /* of registers that are shared */
+bool lives_case(const char *name, uint32_t count);       /* of untrue records, of resets */
+bool completions(const char *name, const uint32_t n[6]); /* of completion queues */
 
 _Noreturn void fail(const char *what);
 

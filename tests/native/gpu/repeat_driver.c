@@ -351,7 +351,8 @@ int main(int argc, char **argv)
         leave_open(n[0]);
     else if (!strcmp(name, "forks"))
         forks();
-    else if (!ends_case(name, n[0]) && !shares_case(name, n[0]) && !lives_case(name, n[0]))
+    else if (!ends_case(name, n[0]) && !shares_case(name, n[0]) && !lives_case(name, n[0]) &&
+             !completions(name, n))
         fail("no such case");
     return 0;
 }

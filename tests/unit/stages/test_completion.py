@@ -29,6 +29,7 @@ CQE = st.fixed_dictionaries(
         "queue": st.sampled_from(list(Queue)),
         "opcode": st.sampled_from([0, 1, 128]),
         "status": st.sampled_from([0, 0, 5, 10]),
+        "flags": st.sampled_from([0, 2, 128]),
         "size_bytes": st.integers(0, 2**32 - 1),
         "first": st.sampled_from([0, 7, 2**32 - 9]),
         "retired": st.integers(0, 5),
@@ -42,6 +43,7 @@ CQE = st.fixed_dictionaries(
 REQUEST_COLUMNS = {"proc": "i4", "object": "u4", "queue": "u1", "position": "u4"}
 CQE_COLUMNS = {
     **{"proc": "i4", "object": "u4", "queue": "u1", "opcode": "u1", "status": "u1"},
+    "flags": "u1",
     **{"size_bytes": "u4", "first": "u4", "position": "u4", "posted_tsc": "u8"},
     **{"posted_ns": "i8", "t_ns": "i8"},
 }
@@ -82,7 +84,7 @@ def line_of(parts):
     return stage.lines(resolved, make_run(processes=[{}, {}, {}]))
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.lists(REQUEST), st.lists(CQE)), min_size=1, max_size=3))
 def test_tables_are_the_sums_of_the_rows(parts):
     tables, _ = summed(parts)
@@ -101,13 +103,14 @@ def test_tables_are_the_sums_of_the_rows(parts):
             until = position(row) + 1 if row["retired"] else 0
             here["posted"] = max(here["posted"], until)
             here["completed"] = max(here["completed"], until)
-            kinds[row["proc"], row["queue"], row["opcode"], row["status"]].append(row)
+            kind = row["proc"], row["queue"], row["opcode"], row["status"], row["flags"] == 128
+            kinds[kind].append(row)
     got = {(r["proc"], r["object"], r["queue"]): r for r in tables["queues"].to_pylist()}
     assert got.keys() == queues.keys()
     for key, want in queues.items():
         assert all(got[key][name] == want[name] for name in NUMBERS)
     found = {
-        (r["proc"], r["queue"], r["opcode"], r["status"]): r
+        (r["proc"], r["queue"], r["opcode"], r["status"], r["at_most"]): r
         for r in tables["latencies"].to_pylist()
     }
     assert found.keys() == kinds.keys()
@@ -121,7 +124,8 @@ def test_tables_are_the_sums_of_the_rows(parts):
 
 
 SEND = {"proc": 0, "object": 1, "queue": Queue.SEND}
-REST = {"opcode": 0, "status": 0, "size_bytes": 0, "posted_tsc": 1, "posted_ns": 1, "t_ns": 2}
+TIMES = {"posted_tsc": 1, "posted_ns": 1, "t_ns": 2}
+REST = {"opcode": 0, "status": 0, "flags": 0, "size_bytes": 0, **TIMES}
 
 
 def broken(account):
@@ -167,7 +171,7 @@ def test_a_run_without_verbs_gives_empty_tables():
 
 def test_the_line_says_what_completed_of_what_was_posted():
     one = {"proc": 0, "object": 1}
-    more = {"opcode": 0, "size_bytes": 0, "posted_tsc": 1, "posted_ns": 1, "t_ns": 2, "first": 0}
+    more = {"opcode": 0, "flags": 0, "size_bytes": 0, **TIMES, "first": 0}
     posted = [
         {**one, "queue": queue, "position": position}
         for queue, count in [(Queue.SEND, 5), (Queue.RECV, 3), (Queue.SHARED, 2)]
@@ -210,3 +214,82 @@ def test_completions_of_a_gpus_requests_are_not_visible():
     alone = stage.resolve(stage.summarize(make_partition(requests=rows[3:], cqes=none)), run)
     assert stage.lines(alone, run) == ["completed  2 requests of GPUs: not visible"]
     assert stage.results(alone)["queues"].column("visible").to_pylist() == [False]
+
+
+GPU_QUEUE = st.fixed_dictionaries(
+    {
+        "slots": st.lists(st.integers(1, 4), min_size=1, max_size=30),
+        "is_request": st.lists(st.booleans(), min_size=30, max_size=30),
+        "completes": st.lists(st.booleans(), min_size=30, max_size=30),
+        "first": st.sampled_from([0, 100_000]),
+    }
+)
+
+
+def drawn(queue, thing):
+    """Requests and completions of one queue, and how many requests are behind the last one."""
+    at, requests, cqes, behind = queue["first"], [], [], 0
+    for k, slots in enumerate(queue["slots"]):
+        row = {"proc": 0, "object": thing, "queue": Queue.SEND}
+        if queue["is_request"][k]:
+            requests.append({**row, "position": at})
+            behind += 1
+        if queue["completes"][k]:
+            first = cqes[-1]["first"] + cqes[-1]["retired"] if cqes else 0
+            more = {"flags": 128, "status": 10 if k == 7 else 0}
+            cqes.append({**row, **REST, **more, "first": first, "retired": at - first + 1})
+            behind = 0
+        at += slots
+    return requests, cqes, behind
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(GPU_QUEUE, min_size=1, max_size=3), st.integers(1, 4), st.integers(0, 1))
+def test_requests_of_gpus_behind_the_last_completion_are_outstanding(queues, pieces, reverse):
+    stage, things = Completion(), range(1, len(queues) + 1)
+    made = [drawn(queue, thing) for queue, thing in zip(queues, things, strict=True)]
+    requests = [row for one in made for row in one[0]]
+    cqes = [{**row, "position": position(row)} for one in made for row in one[1]]
+    parts = [
+        make_partition(
+            requests=columns(requests[k::pieces], REQUEST_COLUMNS),
+            cqes=columns(cqes[k::pieces], CQE_COLUMNS),
+        )
+        for k in range(pieces)
+    ]
+    run = make_run(
+        processes=[{}],
+        endpoints=[{"object": thing, "layer": Layer.MLX5DV} for thing in things],
+        gpu_queues=[{"object": thing, "completions": True} for thing in things],
+    )
+    summaries = [stage.summarize(part) for part in parts][:: -1 if reverse else 1]
+    resolved = stage.resolve(functools.reduce(stage.combine, summaries), run)
+    found = {
+        row["object"]: row["outstanding"] for row in stage.results(resolved)["queues"].to_pylist()
+    }
+    assert found == {
+        thing: one[2] for thing, one in zip(things, made, strict=True) if one[0] or one[1]
+    }
+    account = stage.account(resolved)
+    assert broken(account) == []
+    assert account["gpu_requests"] == len(requests)
+    assert account["gpu_outstanding"] == sum(one[2] for one in made)
+    assert account["gpu_errors"] == sum(row["status"] != 0 for row in cqes)
+    assert account["send_posted"] == account["send_not_visible"] == 0
+
+
+def test_what_a_gpu_posted_more_than_a_ring_ago_has_completed():
+    stage, row = Completion(), {"proc": 0, "object": 1, "queue": Queue.SEND}
+    requests = [{**row, "position": at} for at in (0, 1, 40_000, 70_000)]
+    run = make_run(
+        processes=[{}],
+        endpoints=[{"object": 1, "layer": Layer.MLX5DV}],
+        gpu_queues=[{"object": 1, "completions": True}],
+    )
+    part = make_partition(
+        requests=columns(requests, REQUEST_COLUMNS), cqes=columns([], CQE_COLUMNS)
+    )
+    resolved = stage.resolve(stage.summarize(part), run)
+    assert stage.lines(resolved, run) == [
+        "completed  2 of 4 requests of GPUs, 2 outstanding; 0 errors; times are upper bounds"
+    ]

@@ -114,6 +114,8 @@ static void record(const struct job *job)
     ST_STORE(&qp->invalid, qp->invalid + walked.invalid);
     ST_STORE(&qp->recorded, qp->recorded + count);
     __atomic_store_n(&qp->reading, 0, __ATOMIC_SEQ_CST);
+    uint64_t end = job->first + job->count;
+    st_cqes_expect(qp, end, walked.invalid || count < job->count ? end : walked.signaled);
     count_missing(qp, job->count - count);
     if (walked.invalid)
         st_lost("gpu: slots overwritten before the copy, or never written", walked.invalid);
@@ -163,6 +165,7 @@ static void take_slots(struct st_gpu_qp *qp, const struct st_doorbell_record *do
 {
     uint64_t count = doorbell->index > qp->taken ? doorbell->index - qp->taken : 0;
     qp->taken += count;
+    st_cqes_rung(qp, qp->taken, doorbell->t_tsc);
     if (!qp->ring) {
         ST_STORE(&qp->copied, qp->taken);
         return;
@@ -178,6 +181,7 @@ static void take_slots(struct st_gpu_qp *qp, const struct st_doorbell_record *do
 static void end(struct st_gpu_qp *qp)
 {
     close_batch();
+    st_cqes_look_last(qp);
     if (!st_swap_state(&qp->state, ST_ENDING, ST_ENDED) &&
         !st_swap_state(&qp->state, ST_ABANDONED, ST_ENDED))
         ST_STORE(&qp->state, ST_FREE);
@@ -249,6 +253,8 @@ void *st_copier_run(void *nothing)
         }
         if (any)
             continue;
+        if (!started_count && st_cqes_due())
+            st_cqes_look();
         if (!job_count && st_now() - looked_tsc > LAST_US * st_tsc_per_us) {
             looked_tsc = st_now();
             st_own_thread_ends();

@@ -8,11 +8,12 @@
 
 struct made {
     uint32_t slot;
-    uint32_t cq; /* `mlx5_cq` object; 0: a queue pair */
+    bool is_cq;
     const struct mlx5dv_devx_obj *handle;
     const struct ibv_context *context;
     struct st_mlx5_library *library;
     struct st_devx_qp qp;
+    struct st_devx_cq cq;
 };
 
 static struct made all[OBJECTS];
@@ -36,49 +37,50 @@ static struct made *claim(const struct mlx5dv_devx_obj *handle, struct st_mlx5_l
     return made;
 }
 
-static void ended(struct made *made, uint64_t t_tsc)
+static void leave(struct made *made)
 {
-    struct st_object o;
-    if (!made->cq) {
-        st_devx_qp_destroyed(&made->qp, t_tsc);
-        return;
-    }
-    st_object_begin(&o, "mlx5_cq", made->cq);
-    st_object_u64(&o, "closed_tsc", t_tsc);
-    st_object_end(&o);
+    if (made->is_cq)
+        st_devx_cq_leave(&made->cq);
+    else
+        st_devx_qp_leave(&made->qp);
 }
 
-void st_devx_close(const struct ibv_context *context)
+static void destroyed(struct made *made, uint64_t t_tsc)
+{
+    if (made->is_cq)
+        st_devx_cq_destroyed(&made->cq, t_tsc);
+    else
+        st_devx_qp_destroyed(&made->qp, t_tsc);
+}
+
+static void close_all(const struct ibv_context *context, bool cqs)
 {
     for (uint32_t i = 0; i < __atomic_load_n(&used, __ATOMIC_ACQUIRE); i++) {
         struct made *made = &all[i];
         if (!st_slot_is(&made->slot, ST_SLOT_READY) || made->context != context ||
-            !st_slot_swap(&made->slot, ST_SLOT_READY, ST_SLOT_ENDING))
+            made->is_cq != cqs || !st_slot_swap(&made->slot, ST_SLOT_READY, ST_SLOT_ENDING))
             continue;
-        if (!made->cq)
-            st_devx_qp_leave(&made->qp);
-        ended(made, st_now());
+        leave(made);
+        destroyed(made, st_now());
         st_slot_set(&made->slot, ST_SLOT_FREE);
     }
 }
 
-static void cq_created(struct made *made, const struct ibv_context *context, const uint8_t *in,
-                       size_t in_size, uint32_t number)
+void st_devx_close(const struct ibv_context *context)
 {
-    struct st_object o;
-    const struct st_umem *umem =
-        st_mailbox(in, in_size, ST_CQ_UMEM_VALID)
-            ? st_umem_of(context, (uint32_t)st_mailbox(in, in_size, ST_CQ_UMEM_ID))
-            : NULL;
-    made->cq = st_object_id();
-    st_object_begin(&o, "mlx5_cq", made->cq);
-    st_object_u64(&o, "cqn", number);
-    if (umem)
-        st_object_u64(&o, "umem", umem->object);
-    st_object_u64(&o, "umem_offset", st_mailbox(in, in_size, ST_CQ_UMEM_OFFSET));
-    st_object_u64(&o, "log_size", st_mailbox(in, in_size, ST_CQ_LOG_SIZE));
-    st_object_u64(&o, "collapsed", st_mailbox(in, in_size, ST_CQ_COLLAPSED));
-    st_object_end(&o);
+    close_all(context, false); /* whose last completions are still read */
+    close_all(context, true);
+}
+
+const struct st_devx_cq *st_devx_cq_of(const struct ibv_context *context, uint32_t number)
+{
+    for (uint32_t i = 0; i < __atomic_load_n(&used, __ATOMIC_ACQUIRE); i++) {
+        const struct made *made = &all[i];
+        if (st_slot_is(&made->slot, ST_SLOT_READY) && made->is_cq && made->cq.number == number &&
+            made->cq.context == context)
+            return &made->cq;
+    }
+    return NULL;
 }
 
 static void created(const struct mlx5dv_devx_obj *handle, struct ibv_context *context,
@@ -94,7 +96,10 @@ static void created(const struct mlx5dv_devx_obj *handle, struct ibv_context *co
     if (made)
         made->context = context;
     if (made && command == ST_CREATE_CQ) {
-        cq_created(made, context, in, in_size, number);
+        made->is_cq = true;
+        made->cq.number = number;
+        made->cq.context = context;
+        st_devx_cq_created(&made->cq, in, in_size);
     } else if (made) {
         made->qp.qpn = number;
         made->qp.context = context;
@@ -136,7 +141,7 @@ ST_API int mlx5dv_devx_obj_modify(struct mlx5dv_devx_obj *object, const void *in
     int result = library->mlx5dv_devx_obj_modify(object, in, in_size, out, out_size);
     st_mlx5_inside--;
     int saved = errno;
-    if (made && !made->cq && !result &&
+    if (made && !made->is_cq && !result &&
         st_mailbox(in, in_size, ST_NUMBER) == made->qp.qpn)
         st_devx_qp_modified(&made->qp, in, in_size, t_tsc);
     errno = saved;
@@ -154,16 +159,16 @@ ST_API int mlx5dv_devx_obj_destroy(struct mlx5dv_devx_obj *object)
         made = NULL;
     int saved = errno;
     uint64_t t_tsc = st_now();
-    if (made && !made->cq)
-        st_devx_qp_leave(&made->qp);
+    if (made)
+        leave(made);
     errno = saved;
     st_mlx5_inside++;
     int result = library->mlx5dv_devx_obj_destroy(object);
     st_mlx5_inside--;
     saved = errno;
     if (made && !result)
-        ended(made, t_tsc);
-    else if (made && !made->cq)
+        destroyed(made, t_tsc);
+    else if (made && !made->is_cq)
         st_devx_qp_stays(&made->qp);
     if (made)
         st_slot_set(&made->slot, result ? ST_SLOT_READY : ST_SLOT_FREE);

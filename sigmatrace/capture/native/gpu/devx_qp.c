@@ -141,6 +141,9 @@ void st_devx_qp_created(struct st_devx_qp *qp, const uint8_t *in, size_t in_size
     qp->type = (uint32_t)st_mailbox(in, in_size, ST_QP_SERVICE);
     memcpy(qp->created, in, in_size < sizeof(qp->created) ? in_size : sizeof(qp->created));
     locate(qp, in, in_size);
+    const struct st_devx_cq *cq =
+        st_devx_cq_of(qp->context, (uint32_t)st_mailbox(in, in_size, ST_QP_CQN_SND));
+    qp->cq = cq ? cq->read : NULL;
     qp->page_id = (uint32_t)st_mailbox(in, in_size, ST_QP_UAR_PAGE);
     st_uar_guess(qp->context, qp->page_id, &qp->at);
     qp->state = "reset";
@@ -163,7 +166,8 @@ static void follow(struct st_devx_qp *qp, uint64_t first)
                                 .dbrec = qp->dbrec,
                                 .doorbells_only = !decodes(qp),
                                 .first = first,
-                                .has_av = has_av(qp)};
+                                .has_av = has_av(qp),
+                                .cq = qp->cq};
     struct st_port port = port_of(qp);
     st_port_prefix(&port, new.prefix);
     qp->followed = new.shadow && st_gpu_qp_add(&new);
@@ -222,6 +226,8 @@ void st_devx_qp_modified(struct st_devx_qp *qp, const uint8_t *in, size_t in_siz
     } else if (command == ST_TO_RESET && strcmp(qp->state, "reset")) {
         qp->reset = true;
         qp->reset_tsc = t_tsc;
+        if (qp->followed && qp->cq)
+            st_gpu_cq_look(qp->cq);
     }
     qp->state = states[command - ST_RST2INIT];
     bool moves = command == ST_INIT2INIT && st_mailbox(in, in_size, ST_QP_OPTIONAL) & PRI_PORT;
@@ -232,6 +238,7 @@ void st_devx_qp_modified(struct st_devx_qp *qp, const uint8_t *in, size_t in_siz
     if (command == ST_RST2INIT || moves) {
         st_object_u64(&o, "port", port ? port : DEFAULT_PORT);
         struct st_port at = port_of(qp);
+        st_object_u64(&o, "completions", qp->followed && qp->sq && qp->cq);
         if (has_av(qp))
             st_port_put(&o, &at);
     }

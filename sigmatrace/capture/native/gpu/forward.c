@@ -127,7 +127,6 @@ bool st_forward(struct st_gpu_qp *qp, struct st_register *at, const struct st_se
     flags |= seen->half ? ST_DOORBELL_ALTERNATE : 0;
     if (slots && !qp->ring)
         flags |= ST_DOORBELL_NOT_READ;
-    qp->value = seen->value;
     qp->t_tsc = seen->t_tsc;
     qp->synthesized = flags & ST_DOORBELL_SYNTHESIZED;
     ST_STORE(&qp->doorbells, qp->doorbells + 1);

@@ -157,6 +157,7 @@ struct st_gpu_qp_new {
     uint64_t first;            /* index with which it goes on; 0: a new one */
     bool has_av;
     uint8_t prefix[8];         /* the port's subnet, with LIDs; zeros: not known */
+    struct st_gpu_cq *cq;      /* where its sends complete; NULL: not known */
 };
 /* From now on doorbells with this number, on this register or another one of its page, are this
  * queue pair's. (Two NICs may have given the same number.) Returns when its doorbell record was read
@@ -171,6 +172,22 @@ void st_gpu_qp_restart(const void *shadow, uint32_t qpn, uint32_t object,
  * on nevertheless is added again, its `first` being the sum of its slots: totals begin anew. */
 void st_gpu_qp_remove(const void *shadow, uint32_t qpn, struct st_gpu_qp_totals *totals);
 
+/* --- cq.c: completion queues ------------------------------------------------------------------------ */
+
+struct st_gpu_cq_new {
+    uint64_t at;       /* address, a multiple of 64 */
+    uint32_t umem;     /* `mlx5_umem` object: memory of one piece */
+    uint32_t log_size; /* elements */
+    uint32_t stride;   /* bytes of one: 64, or 128 */
+    bool collapsed;    /* only the first one is written */
+};
+/* NULL: there is no room. */
+struct st_gpu_cq *st_gpu_cq_add(const struct st_gpu_cq_new *new);
+/* It is read now, before the program may use its memory anew. False: not in time, or not at all. */
+bool st_gpu_cq_look(struct st_gpu_cq *cq);
+/* Its memory is not read any more. */
+void st_gpu_cq_remove(struct st_gpu_cq *cq);
+
 /* --- wqe_record.c: from slots to records --------------------------------------------------------------- */
 
 struct st_gpu_stream { /* of one queue pair: whose records these are */
@@ -180,6 +197,7 @@ struct st_gpu_stream { /* of one queue pair: whose records these are */
 };
 struct st_gpu_walked {
     uint64_t slots, invalid;
+    uint64_t signaled; /* index after the first slot of the last one that asks for a CQE; 0: none */
 };
 /* Records the slots [first, first + count), which lie in a row at `slots`. What they hold belongs
  * to the doorbell at t_tsc; a WQE is never cut, as doorbells announce whole ones. */

@@ -170,6 +170,21 @@ void st_qp_totals_put(struct st_object *o, const struct st_gpu_qp_totals *totals
 
 /* What a command that makes or changes a queue pair of this service says of it. */
 void st_qp_fields_put(struct st_object *o, uint32_t service, const uint8_t *in, size_t in_size);
+/* --- cq_object.c: a completion queue made by DEVX ------------------------------------------------- */
+
+struct st_devx_cq {
+    uint32_t object, number;
+    const struct ibv_context *context;
+    struct st_gpu_cq *read; /* NULL: its memory cannot be read */
+};
+/* From a successful CREATE_CQ. */
+void st_devx_cq_created(struct st_devx_cq *cq, const uint8_t *in, size_t in_size);
+/* Before it is destroyed: its memory is not read any more. */
+void st_devx_cq_leave(struct st_devx_cq *cq);
+/* It was destroyed. */
+void st_devx_cq_destroyed(const struct st_devx_cq *cq, uint64_t t_tsc);
+/* devx.c: that of a number; NULL: not known. */
+const struct st_devx_cq *st_devx_cq_of(const struct ibv_context *context, uint32_t number);
 
 /* --- devx.c: objects made by DEVX ----------------------------------------------------------------- */
 
@@ -199,6 +214,7 @@ struct st_devx_qp {
     uint8_t created[ST_CREATE_QP_BYTES]; /* the command that made it: each life is described by it */
     uint64_t sq, dbrec; /* addresses; 0: not known */
     uint32_t sq_slots;
+    struct st_gpu_cq *cq; /* of its sends; NULL: cannot be read */
     struct st_gpu_qp_totals totals;
 };
 /* From a successful CREATE_QP. */

@@ -78,6 +78,14 @@ enum st_service { ST_RC, ST_UC, ST_UD, ST_XRC, ST_DCI = 5, ST_DCT };
     F(QP_WQ_UMEM_OFFSET, 0x100, 8, 0, 64)                                                          \
     F(QP_WQ_UMEM_ID, 0x108, 4, 0, 32)                                                              \
     F(QP_WQ_UMEM_VALID, 0x10c, 1, 7, 1)                                                            \
+    F(CQ_DBR_UMEM_VALID, 0x10, 1, 1, 1)                                                            \
+    F(CQ_CQE_SIZE, 0x11, 1, 5, 3)                                                                  \
+    F(CQ_OVERRUN_IGNORED, 0x11, 1, 1, 1)                                                           \
+    F(CQ_DBR_UMEM_ID, 0x14, 4, 0, 32)                                                              \
+    F(CQ_UAR_PAGE, 0x1d, 3, 0, 24)                                                                 \
+    F(CQ_EQN, 0x27, 1, 0, 8)                                                                       \
+    F(CQ_LOG_PAGE_SIZE, 0x28, 1, 0, 5)                                                             \
+    F(CQ_DBR_ADDR, 0x48, 8, 0, 64) /* in its umem */                                               \
     F(CQ_COLLAPSED, 0x11, 1, 4, 1)                                                                 \
     F(CQ_LOG_SIZE, 0x1c, 1, 0, 5)                                                                  \
     F(CQ_UMEM_OFFSET, 0x50, 8, 0, 64)                                                              \

@@ -86,6 +86,7 @@ static void count_users(struct st_register *at, struct st_page *page, uint32_t b
 
 static bool add(const struct st_gpu_qp_new *new, const struct place *place)
 {
+    bool sees = st_gpu_cq_begin(new->cq);
     struct st_gpu_qp *qp =
         st_state_claim(st_gpu_qps, ST_GPU_QPS, sizeof(*qp), &st_gpu_qps_used, &turn);
     if (!qp) {
@@ -93,6 +94,8 @@ static bool add(const struct st_gpu_qp_new *new, const struct place *place)
         return false;
     }
     begin(qp, new, place);
+    if (!sees)
+        qp->made.cq = NULL;
     count_users(place->at, place->page, 1);
     ST_STORE(&qp->state, ST_ACTIVE);
     if (!st_handle_publish(&by_number, qp->name, qp)) {

@@ -158,6 +158,7 @@ __attribute__((destructor)) static void drain(void)
     ST_ADD(&st_hurry, 1);
     while (ST_LOAD(&st_copier_done) < ST_LOAD(&st_to_copier.in) && monotonic_ns() < until)
         st_nap(20);
+    st_cqes_finish();
     for (uint32_t i = 0; i < ST_LOAD(&st_gpu_qps_used); i++) {
         struct st_gpu_qp *qp = &st_gpu_qps[i];
         uint64_t told = ST_LOAD(&qp->recorded) + ST_LOAD(&qp->missing);

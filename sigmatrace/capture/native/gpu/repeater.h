@@ -10,6 +10,7 @@
 
 #define ST_REGISTERS 2048u
 #define ST_GPU_QPS 4096u
+#define ST_GPU_CQS 4096u
 #define ST_RING_SLOTS_MAX 32768u
 #define ST_PAGE_MASK 0xfffu
 #define ST_LINE __attribute__((aligned(64)))
@@ -78,7 +79,7 @@ struct st_gpu_qp {
     uint32_t binding;               /* enum st_binding */
     uint64_t forwarded;             /* index */
     uint64_t told;                  /* index that its doorbell record told */
-    uint64_t value, t_tsc;          /* the last doorbell */
+    uint64_t t_tsc;                 /* of the last doorbell */
     uint64_t doorbells;
     bool synthesized; /* the last one was: the program's own may still come */
     bool behind;      /* there was no room to tell the copier */
@@ -99,9 +100,25 @@ struct st_gpu_qp {
     uint64_t part_first, part_at;
 } ST_LINE;
 
+/* ACTIVE, or ENDING: it is not read any more. */
+struct st_gpu_cq {
+    uint32_t state;
+    uint32_t reading; /* copier: its memory, now */
+    struct st_gpu_cq_new made;
+    struct st_source *source; /* NULL until a queue pair needs it */
+    uint32_t asked;           /* it is to be read at once; 0 when that was done */
+    /* Copier. */
+    bool failed; /* it could not be read */
+    uint32_t round, early;
+    uint32_t window; /* elements to be read */
+    uint64_t taken;  /* of a ring: index of the next element */
+    uint64_t word;   /* of a collapsed one: the end of the last element */
+} ST_LINE;
+
 extern struct st_register st_registers[ST_REGISTERS];
 extern struct st_gpu_qp st_gpu_qps[ST_GPU_QPS];
-extern uint32_t st_registers_used, st_gpu_qps_used; /* those beyond have never been */
+extern struct st_gpu_cq st_gpu_cqs[ST_GPU_CQS];
+extern uint32_t st_registers_used, st_gpu_qps_used, st_gpu_cqs_used; /* those beyond have never been */
 extern uint32_t st_attention;                     /* counts: look at the states again */
 
 /* --- hand-over between sweeper and copier: one writer, one reader -------------------------------- */
@@ -238,6 +255,25 @@ extern uint32_t st_asked;
 bool st_records_due(void);
 /* Reads them; while no copy is under way. */
 void st_records_look(void);
+
+/* --- cq.c, cqe.c, cq_read.c: the copier's, completions -------------------------------------------------------------- */
+
+#define ST_CQES_LEAST 16u /* elements of a ring that are read at a time */
+/* A queue pair begins that completes here. False: its completions cannot be seen. */
+bool st_gpu_cq_begin(struct st_gpu_cq *cq);
+extern uint32_t st_cqes_asked;  /* counts: one is to be read at once */
+extern uint32_t st_cqes_listed; /* queue pairs of which something may be outstanding */
+extern uint64_t st_cqes_looks;
+/* A doorbell, and then what is known of the slots before an index: `signaled` as in st_gpu_walked. */
+void st_cqes_rung(struct st_gpu_qp *qp, uint64_t index, uint64_t t_tsc);
+void st_cqes_expect(struct st_gpu_qp *qp, uint64_t index, uint64_t signaled);
+/* Is it time to look? */
+bool st_cqes_due(void);
+/* Reads what completed; while no copy is under way. Of a queue pair that ends: all. */
+void st_cqes_look(void);
+void st_cqes_look_last(struct st_gpu_qp *qp);
+/* At the end of the process, by others: waits for a last look. */
+void st_cqes_finish(void);
 
 /* --- source.c: reading the program's memory ------------------------------------------------------------ */
 

@@ -80,9 +80,9 @@ static bool ring(struct st_register *at, const struct st_seen *seen)
     if (slots > ST_RING_SLOTS_MAX) {
         st_lost("gpu: doorbell whose index went back", 1);
         slots = 0;
-    }
-    if (!slots && seen->value == qp->value)
+    } else if (!slots) {
         flags |= ST_DOORBELL_AGAIN;
+    }
     if (!st_forward(qp, at, seen, slots, flags))
         return false;
     if (st_gpu_qp_shares(qp, at))

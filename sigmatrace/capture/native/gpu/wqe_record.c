@@ -154,6 +154,8 @@ struct st_gpu_walked st_gpu_record(const struct st_gpu_stream *stream, const uin
             record_op(stream, &wqe, peer, index, t_tsc);
             if (full)
                 record_request(stream, &wqe, peer, index, t_tsc);
+            if (wqe.signaled)
+                walked.signaled = index + 1;
         } else {
             walked.invalid++;
         }

