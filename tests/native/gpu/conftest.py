@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 OWN = ("wqe", "cuda", "program", "completions", "ends", "shares", "lives")
 # Of the shim, all but what looks into libmlx5 and CUDA.
 PARTS = (
-    *("wqe", "wqe_record", "monitor", "source", "repeater", "register"),
+    *("wqe", "wqe_record", "monitor", "source", "peek", "repeater", "register"),
     *("qp", "cq", "cqe", "cq_read", "forward", "sweeper", "copier", "dbrec", "ring"),
 )
 

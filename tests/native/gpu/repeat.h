@@ -71,6 +71,8 @@ void ring_bell(struct queue *q, int dialect);
 const struct st_gpu_qp *qp_of(const struct queue *q);
 void finish(struct queue *q);
 
+void peeks(void);
+
 /* completions.c */
 struct cq {
     uint8_t *bytes;

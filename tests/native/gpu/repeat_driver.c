@@ -308,7 +308,6 @@ int main(int argc, char **argv)
     pthread_t nic;
     for (int i = 2; i < argc && i < 8; i++)
         n[i - 2] = (uint32_t)strtoul(argv[i], NULL, 10);
-    st_gpu_config.poll_cpus = getenv("SIGMATRACE_POLL_CPUS");
     st_gpu_config.order = order ? (enum st_doorbell_order)atoi(order) : ST_FORWARD_FIRST;
     if (strcmp(name, "stall"))
         st_patience_us = PATIENT_US;
@@ -349,6 +348,8 @@ int main(int argc, char **argv)
         many(n[0], n[1]);
     else if (!strcmp(name, "open"))
         leave_open(n[0]);
+    else if (!strcmp(name, "peeks"))
+        peeks();
     else if (!strcmp(name, "forks"))
         forks();
     else if (!ends_case(name, n[0]) && !shares_case(name, n[0]) && !lives_case(name, n[0]) &&

@@ -401,3 +401,8 @@ def test_the_end_of_the_process_records_what_was_rung(repeat) -> None:
 
 def test_a_forked_child_has_no_threads(repeat) -> None:
     all_is_there(repeat("forks"))
+
+
+def test_memory_that_is_gone_is_no_crash(repeat) -> None:
+    """By process_vm_readv, and where that is refused by /proc/self/mem."""
+    assert repeat("peeks").stdout.splitlines() == ["peek 0 1 1", "peek 1 1 1"]

@@ -11,7 +11,8 @@
 #define BATCH_MAX 32768u
 
 bool st_mlx5dv_on, st_cuda_on;
-struct st_gpu_config st_gpu_config = {.order = ST_FORWARD_FIRST, .batch = DEFAULT_BATCH};
+struct st_gpu_config st_gpu_config = {
+    .order = ST_FORWARD_FIRST, .batch = DEFAULT_BATCH, .cpus = {ST_ANY_CPU, ST_ANY_CPU}};
 
 static enum st_doorbell_order order_of(const char *text)
 {
@@ -45,8 +46,8 @@ static uint32_t batch_of(const char *text)
     return DEFAULT_BATCH;
 }
 
-/* What a list of CPUs goes on with after its first range; NULL: it is none. */
-static const char *after_range(const char *text)
+/* Takes the first range of a list of CPUs; what follows, or NULL: it is none. */
+static const char *take_range(const char *text, int *count)
 {
     char *end;
     if (!isdigit((unsigned char)*text))
@@ -57,22 +58,28 @@ static const char *after_range(const char *text)
             return NULL;
         last = strtoul(end + 1, &end, 10);
     }
-    return last >= first && last < CPU_SETSIZE ? end : NULL;
+    if (last < first || last >= CPU_SETSIZE)
+        return NULL;
+    for (; first <= last && *count < ST_POLLING; first++)
+        st_gpu_config.cpus[(*count)++] = (int)first;
+    return end;
 }
 
-static const char *cpus_of(const char *text)
+static void read_cpus(const char *text)
 {
     static bool said;
+    int count = 0;
     if (!text || !*text)
-        return NULL;
-    const char *at = after_range(text);
+        return;
+    const char *at = take_range(text, &count);
     while (at && *at == ',')
-        at = after_range(at + 1);
+        at = take_range(at + 1, &count);
     if (at && !*at)
-        return text;
+        return;
+    for (int i = 0; i < ST_POLLING; i++)
+        st_gpu_config.cpus[i] = ST_ANY_CPU;
     st_warn_once(&said, "SIGMATRACE_POLL_CPUS=%s is not a list of CPUs like 2-3 or 2,8; threads are "
                         "not bound", text);
-    return NULL;
 }
 
 __attribute__((constructor)) static void start(void)
@@ -83,5 +90,5 @@ __attribute__((constructor)) static void start(void)
         return;
     st_gpu_config.batch = batch_of(getenv("SIGMATRACE_DOORBELL_BATCH"));
     st_gpu_config.order = order_of(getenv("SIGMATRACE_DOORBELL"));
-    st_gpu_config.poll_cpus = cpus_of(getenv("SIGMATRACE_POLL_CPUS"));
+    read_cpus(getenv("SIGMATRACE_POLL_CPUS"));
 }

@@ -29,7 +29,7 @@ static uint32_t pending; /* targets whose number is not told */
 /* False: it is no more, or cannot be read. */
 static bool read(const struct dc *dc, struct ibv_qp *qp)
 {
-    return st_mlx5_peek(qp, dc->handle, sizeof(*qp)) && qp->context == dc->context &&
+    return st_peek(qp, (uintptr_t)dc->handle, sizeof(*qp)) && qp->context == dc->context &&
            qp->qp_type == IBV_QPT_DRIVER;
 }
 

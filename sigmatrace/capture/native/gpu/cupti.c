@@ -168,6 +168,7 @@ static void complete(void *context, uint32_t stream, uint8_t *buffer, size_t siz
 
 static void *run(void *nothing)
 {
+    st_own_thread();
     for (uint32_t ms = FIRST_MS; !__atomic_load_n(&ended, __ATOMIC_ACQUIRE); ms = PERIOD_MS) {
         nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000l}, NULL);
         if (__atomic_load_n(&ended, __ATOMIC_ACQUIRE))
@@ -184,17 +185,6 @@ static void finish(void)
         return;
     take_pair();
     cupti.cuptiActivityFlushAll(FLUSH_FORCED);
-}
-
-static void begin_thread(void)
-{
-    pthread_t thread;
-    sigset_t all, old;
-    sigfillset(&all); /* the program's signals are for its own threads */
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    if (!pthread_create(&thread, NULL, run, NULL))
-        pthread_detach(thread);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
 
 static bool load(const char *path)
@@ -274,7 +264,9 @@ static void start(void)
     home = getpid();
     describe_devices();
     take_pair();
-    begin_thread();
+    unsigned long thread;
+    if (!st_own_thread_make(run, &thread))
+        st_lost("gpu: thread that reads kernels could not be started", 1);
     atexit(finish); /* before the driver's own, which was registered earlier */
 }
 

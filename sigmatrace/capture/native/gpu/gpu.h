@@ -24,10 +24,12 @@ enum st_doorbell_order {
     ST_COPY_SYNC,
     ST_COPY_OFF,
 };
+#define ST_POLLING 2
+#define ST_ANY_CPU (-1)
 struct st_gpu_config {
     enum st_doorbell_order order;
     uint32_t batch;       /* slots between two waits of copy-first */
-    const char *poll_cpus; /* "3" or "2-3"; NULL: not pinned */
+    int cpus[ST_POLLING]; /* to which the sweeper and the copier are bound */
 };
 extern struct st_gpu_config st_gpu_config;
 
@@ -104,6 +106,11 @@ bool st_cuda_copy_enter(const struct st_cuda_copy *copy);
 bool st_cuda_copy_start(const struct st_cuda_copy *copy, uint64_t at, uint64_t from, uint64_t size);
 /* Waits for all that was started. */
 bool st_cuda_copy_wait(const struct st_cuda_copy *copy);
+
+/* --- peek.c ------------------------------------------------------------------------------------- */
+
+/* Copies memory of the program that may not be there any more: false, then. */
+bool st_peek(void *to, uint64_t from, uint64_t size);
 
 /* --- source.c: reading the program's memory ------------------------------------------------------- */
 

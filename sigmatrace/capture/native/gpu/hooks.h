@@ -46,9 +46,6 @@ struct st_mlx5_library {
 struct st_mlx5_library *st_mlx5_library(const void *caller);
 /* Says that this copy is in use, once. (A child that is forked says itself what it inherits.) */
 void st_mlx5_seen(struct st_mlx5_library *library);
-/* Reads memory that libmlx5 may have freed, or that is a GPU's; false: it cannot be read. errno is
- * kept. */
-bool st_mlx5_peek(void *to, const void *from, size_t size);
 /* Calls within libmlx5 itself are none of the program's. */
 extern __thread uint32_t st_mlx5_inside;
 

@@ -141,7 +141,7 @@ static void tell_end(const struct st_pair *pair, uint64_t t_tsc)
 static bool is_fresh(const struct mlx5dv_qp *told)
 {
     uint32_t index = 1;
-    return told->dbrec && st_mlx5_peek(&index, &told->dbrec[MLX5_SND_DBR], sizeof(index)) && !index;
+    return told->dbrec && st_peek(&index, (uintptr_t)&told->dbrec[MLX5_SND_DBR], sizeof(index)) && !index;
 }
 
 /* Asked once more, or another queue pair to which the number was given again; all else may be equal

@@ -4,8 +4,6 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/uio.h>
-#include <unistd.h>
 
 #include "hooks.h"
 #include "interpose.h"
@@ -79,15 +77,6 @@ void st_mlx5_seen(struct st_mlx5_library *library)
     }
     __atomic_store_n(&library->seen, 1, __ATOMIC_RELEASE);
     errno = saved;
-}
-
-bool st_mlx5_peek(void *to, const void *from, size_t size)
-{
-    struct iovec here = {to, size}, there = {(void *)(uintptr_t)from, size};
-    int saved = errno;
-    bool done = process_vm_readv(gettid(), &here, 1, &there, 1, 0) == (ssize_t)size;
-    errno = saved;
-    return done;
 }
 
 void *st_slot_claim(void *entries, uint32_t count, size_t size, uint32_t *used)

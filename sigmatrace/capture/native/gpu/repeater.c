@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -47,43 +46,18 @@ static void calibrate(void)
         st_tsc_per_us = ticks * 1000 / ns;
 }
 
-/* The n-th CPU of a list like "2-3,8"; -1 when there are fewer. */
-static int nth_cpu(const char *list, int n)
-{
-    while (list && *list) {
-        char *after;
-        long first = strtol(list, &after, 10), last = first;
-        if (after == list)
-            break;
-        if (*after == '-')
-            last = strtol(after + 1, &after, 10);
-        if (first < 0 || last < first || last >= CPU_SETSIZE)
-            break;
-        if (n <= last - first)
-            return (int)first + n;
-        n -= (int)(last - first) + 1;
-        if (*after != ',')
-            break;
-        list = after + 1;
-    }
-    return -1;
-}
-
-/* Pinned to the n-th CPU of SIGMATRACE_POLL_CPUS where it names so many. */
-static bool create(void *(*run)(void *), int n)
+static bool create(void *(*run)(void *), int cpu)
 {
     static bool said;
     pthread_t thread;
     cpu_set_t set;
-    int cpu = nth_cpu(st_gpu_config.poll_cpus, n);
     if (!st_own_thread_make(run, &thread))
         return false;
     CPU_ZERO(&set);
-    if (cpu >= 0) {
+    if (cpu != ST_ANY_CPU) {
         CPU_SET(cpu, &set);
         if (pthread_setaffinity_np(thread, sizeof(set), &set))
-            st_warn_once(&said, "SIGMATRACE_POLL_CPUS=%s: a thread could not be bound to CPU %d",
-                         st_gpu_config.poll_cpus, cpu);
+            st_warn_once(&said, "SIGMATRACE_POLL_CPUS: a thread could not be bound to CPU %d", cpu);
     }
     return true;
 }
@@ -100,7 +74,8 @@ bool st_repeater_start(void)
         home = getpid();
         calibrate();
         /* The copier first: alone, it harms nobody. */
-        bool made = create(st_copier_run, 1) && create(st_sweeper_run, 0);
+        bool made = create(st_copier_run, st_gpu_config.cpus[1]) &&
+                    create(st_sweeper_run, st_gpu_config.cpus[0]);
         ST_STORE(&state, made ? ST_ACTIVE : ST_ENDED);
     }
     for (int i = 0; ST_LOAD(&state) == ST_MAKING && i < 1000; i++)

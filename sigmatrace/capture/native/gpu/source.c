@@ -4,8 +4,6 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/uio.h>
-#include <unistd.h>
 
 #include "repeater.h"
 
@@ -148,31 +146,16 @@ void st_sources_reopen(uint64_t closed, bool done)
     }
 }
 
-/* By the kernel, which says no where the program has unmapped its memory meanwhile; by hand only
- * where the kernel may not be asked (some containers). */
-static bool read_host(uint8_t *to, uint64_t from, uint64_t size)
-{
-    struct iovec here = {to, size}, there = {(void *)(uintptr_t)from, size};
-    int saved = errno;
-    /* The thread, not the process: the first thread may have ended before. */
-    ssize_t done = process_vm_readv(gettid(), &here, 1, &there, 1, 0);
-    bool refused = done < 0 && (errno == EPERM || errno == ENOSYS);
-    errno = saved;
-    if (refused)
-        memcpy(to, there.iov_base, size);
-    return refused || done == (ssize_t)size;
-}
-
 /* A slot that is overwritten while it is read may have its old control segment and new data behind it:
  * read once more, it is another one, and is emptied. (Not seen: a program that pauses between both.) */
 static bool read_slots(uint8_t *to, uint64_t from, uint64_t size)
 {
     uint8_t again[PIECE_BYTES];
-    bool done = read_host(to, from, size);
+    bool done = st_peek(to, from, size);
     for (uint64_t i = 0; done && i < size; i += ST_GPU_SLOT_BYTES) {
         uint64_t here = i % PIECE_BYTES, rest = size - i;
         if (!here)
-            done = read_host(again, from + i, rest < PIECE_BYTES ? rest : PIECE_BYTES);
+            done = st_peek(again, from + i, rest < PIECE_BYTES ? rest : PIECE_BYTES);
         if (memcmp(to + i, again + here, ST_GPU_SLOT_BYTES))
             memset(to + i, 0, ST_GPU_SLOT_BYTES);
     }
@@ -183,7 +166,7 @@ bool st_source_start(struct st_source *source, uint64_t at, uint64_t from, uint6
 {
     if (!source->device) {
         uint8_t *to = source->copy.buffer + at;
-        return at < ST_SOURCE_SLOT_BYTES ? read_slots(to, from, size) : read_host(to, from, size);
+        return at < ST_SOURCE_SLOT_BYTES ? read_slots(to, from, size) : st_peek(to, from, size);
     }
     if (!enter(source))
         return false;
