@@ -21,6 +21,7 @@ uint32_t queue_count;
 uint8_t *reals, *gpu_ring;
 bool greedy;
 uint16_t left_over;
+bool record_told = true;
 bool ring_slots_told = true;
 
 static uint64_t gpu_used;
@@ -147,7 +148,7 @@ struct queue *make_queue_at(uint32_t slots, int vector, volatile uint64_t *real)
                                 .shadow = (void *)q->shadow,
                                 .sq = (uintptr_t)q->ring,
                                 .sq_slots = ring_slots_told ? slots : 0,
-                                .dbrec = (uintptr_t)(q->record + 1),
+                                .dbrec = record_told ? (uintptr_t)(q->record + 1) : 0,
                                 .has_av = vector != 0,
                                 .prefix = {0xfe, 0x80},
                                 .cq = next_cq ? next_cq->read : NULL};

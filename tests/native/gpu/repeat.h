@@ -59,6 +59,7 @@ void make_gpu(void);
 struct queue *make_queue(uint32_t slots, int vector, bool own);
 /* With this register. */
 struct queue *make_queue_at(uint32_t slots, int vector, volatile uint64_t *real);
+extern bool record_told;     /* of the next ones: have they a doorbell record? */
 extern bool ring_slots_told; /* of the next ones: is the ring known? */
 extern uint16_t left_over; /* what the doorbell record of the next one says */
 void print_totals(const struct queue *q, const struct st_gpu_qp_totals *totals);

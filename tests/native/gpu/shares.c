@@ -36,6 +36,17 @@ static void shared(uint32_t count)
 
 /* The doorbell of the first queue pair never shows, as the other's came at once after it. (The
  * other's are at the alternate half, so that the NIC here, which polls, misses none.) */
+static void blind(void)
+{
+    record_told = false;
+    struct queue *a = make_queue(64, 0, true);
+    record_told = true;
+    struct queue *b = make_queue(64, 0, false), *c = make_queue(64, 0, true);
+    finish(a);
+    finish(b);
+    finish(c);
+}
+
 static void overwritten(void)
 {
     struct queue *a = make_queue(64, 0, true), *b = make_queue(64, 0, false);
@@ -303,6 +314,8 @@ bool shares_case(const char *name, uint32_t count)
 {
     if (!strcmp(name, "shared"))
         shared(count);
+    else if (!strcmp(name, "blind"))
+        blind();
     else if (!strcmp(name, "overwritten"))
         overwritten();
     else if (!strcmp(name, "guessed"))

@@ -151,6 +151,13 @@ def test_two_queue_pairs_of_one_register(repeat) -> None:
     assert len(run.by_pair()) == 2
 
 
+def test_a_shared_register_with_a_queue_pair_without_a_record_is_said(repeat) -> None:
+    run = repeat("blind")
+    assert "several queue pairs ring on one register, one of them without" in run.stderr
+    reason = "gpu: queue pair of a shared register, of which doorbells may not have been seen"
+    assert run.lost() == {reason: 1}
+
+
 def test_a_doorbell_that_was_overwritten_is_made_from_its_record(repeat) -> None:
     run = repeat("overwritten")
     all_is_there(run)
@@ -397,6 +404,10 @@ def test_512_queue_pairs(repeat) -> None:
 def test_the_end_of_the_process_records_what_was_rung(repeat) -> None:
     run = repeat("open", 200)
     all_is_there(run)
+    ((_, told),) = ((one["id"], one) for one in run.trace.objects_of("mlx5_qp"))
+    (bells,) = run.doorbells().values()
+    assert told["slots"] == sum(bell["slots"] for bell in bells) >= 200
+    assert (told["doorbells"], told["uncopied_slots"]) == (len(bells), 0)
 
 
 def test_a_forked_child_has_no_threads(repeat) -> None:

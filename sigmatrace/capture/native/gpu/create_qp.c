@@ -121,7 +121,7 @@ static void describe(const struct dc *dc, const struct st_port *port, uint64_t k
     if (key)
         st_object_u64(&o, "dc_access_key", key);
     st_port_put(&o, port); /* now: the device may be closed when the number is known */
-    st_qp_totals_put(&o, &(struct st_gpu_qp_totals){0});
+    st_gpu_qp_totals_put(&o, &(struct st_gpu_qp_totals){0});
     st_object_end(&o);
 }
 

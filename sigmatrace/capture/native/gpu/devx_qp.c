@@ -43,7 +43,7 @@ static void tell_end(struct st_devx_qp *qp, uint64_t t_tsc)
     struct st_object o;
     if (qp->described && qp->home == getpid()) {
         st_object_begin(&o, "mlx5_qp", qp->object);
-        st_qp_totals_put(&o, &qp->totals);
+        st_gpu_qp_totals_put(&o, &qp->totals);
         st_object_u64(&o, "closed_tsc", t_tsc);
         st_object_end(&o);
     }

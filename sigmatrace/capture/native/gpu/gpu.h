@@ -195,6 +195,9 @@ bool st_gpu_cq_look(struct st_gpu_cq *cq);
 /* Its memory is not read any more. */
 void st_gpu_cq_remove(struct st_gpu_cq *cq);
 
+/* The totals, in an object. */
+void st_gpu_qp_totals_put(struct st_object *o, const struct st_gpu_qp_totals *totals);
+
 /* --- wqe_record.c: from slots to records --------------------------------------------------------------- */
 
 struct st_gpu_stream { /* of one queue pair: whose records these are */

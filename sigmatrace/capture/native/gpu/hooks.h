@@ -162,8 +162,6 @@ void st_pairs_close(const struct ibv_context *context);
 
 /* A queue pair that went on although it was to end has several. */
 void st_qp_totals_add(struct st_gpu_qp_totals *totals, const struct st_gpu_qp_totals *more);
-/* What a queue pair has at its end. */
-void st_qp_totals_put(struct st_object *o, const struct st_gpu_qp_totals *totals);
 
 /* What a command that makes or changes a queue pair of this service says of it. */
 void st_qp_fields_put(struct st_object *o, uint32_t service, const uint8_t *in, size_t in_size);

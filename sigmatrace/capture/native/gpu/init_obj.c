@@ -132,7 +132,7 @@ static void tell_end(const struct st_pair *pair, uint64_t t_tsc)
     if (pair->home != getpid())
         return;
     st_object_begin(&o, "mlx5_qp", pair->object);
-    st_qp_totals_put(&o, &pair->totals);
+    st_gpu_qp_totals_put(&o, &pair->totals);
     st_object_u64(&o, "closed_tsc", t_tsc);
     st_object_end(&o);
 }

@@ -84,6 +84,19 @@ static void count_users(struct st_register *at, struct st_page *page, uint32_t b
     ST_ADD(&page->unproven, by);
 }
 
+/* What others overwrite of a doorbell on their register is found in its record, or not at all. */
+static void warn_of_loss(struct st_register *at, bool has_record)
+{
+    static bool said;
+    at->blind |= !has_record;
+    if (!at->blind || ST_LOAD(&at->qps) < 2)
+        return;
+    st_lost("gpu: queue pair of a shared register, of which doorbells may not have been seen", 1);
+    st_warn_once(&said, "several queue pairs ring on one register, one of them without a doorbell "
+                        "record that can be read: where they ring at the same time, the GPU may wait "
+                        "for operations that the NIC was not told of; trace it without layer mlx5dv");
+}
+
 static bool add(const struct st_gpu_qp_new *new, const struct place *place)
 {
     bool sees = st_gpu_cq_begin(new->cq);
@@ -97,6 +110,8 @@ static bool add(const struct st_gpu_qp_new *new, const struct place *place)
     if (!sees)
         qp->made.cq = NULL;
     count_users(place->at, place->page, 1);
+    if (place->at)
+        warn_of_loss(place->at, place->record);
     ST_STORE(&qp->state, ST_ACTIVE);
     if (!st_handle_publish(&by_number, qp->name, qp)) {
         count_users(place->at, place->page, -1u);
@@ -186,11 +201,12 @@ static bool finish(struct st_gpu_qp *qp)
     return st_repeater_wait(&st_copier_beat, has_ended, qp, COPIED_MS);
 }
 
-static void end(struct st_gpu_qp *qp, struct st_gpu_qp_totals *totals)
+/* False: another thread does. */
+static bool end(struct st_gpu_qp *qp, struct st_gpu_qp_totals *totals)
 {
     look_at_record(qp);
     if (!st_swap_state(&qp->state, ST_ACTIVE, ST_ENDING))
-        return;
+        return false;
     bool ended = finish(qp) || !st_swap_state(&qp->state, ST_ENDING, ST_ABANDONED);
     if (!ended)
         abandon(qp);
@@ -202,6 +218,7 @@ static void end(struct st_gpu_qp *qp, struct st_gpu_qp_totals *totals)
         .uncopied_slots = slots - recorded};
     if (ended || !st_swap_state(&qp->state, ST_ABANDONED, ST_GONE))
         ST_STORE(&qp->state, ST_FREE);
+    return true;
 }
 
 void st_gpu_qp_remove(const void *shadow, uint32_t qpn, struct st_gpu_qp_totals *totals)
@@ -231,4 +248,30 @@ void st_gpu_qp_restart(const void *shadow, uint32_t qpn, uint32_t object,
     if (!place.at)
         place.at = st_register_beside(page_in(place.name));
     add(&new, &place);
+}
+
+void st_gpu_qps_end(uint64_t until_tsc)
+{
+    for (uint32_t i = 0; i < ST_LOAD(&st_gpu_qps_used) && st_now() < until_tsc; i++) {
+        struct st_gpu_qp *qp = &st_gpu_qps[i];
+        struct st_gpu_qp_totals totals = {0};
+        struct st_object o;
+        /* One that was to end before has totals from then, too: of it, none are told. */
+        if (ST_LOAD(&qp->state) != ST_ACTIVE || qp->made.first)
+            continue;
+        uint32_t object = qp->stream.object;
+        if (!end(qp, &totals))
+            continue;
+        st_object_begin(&o, "mlx5_qp", object);
+        st_gpu_qp_totals_put(&o, &totals);
+        st_object_end(&o);
+    }
+}
+
+void st_gpu_qp_totals_put(struct st_object *o, const struct st_gpu_qp_totals *totals)
+{
+    st_object_u64(o, "doorbells", totals->doorbells);
+    st_object_u64(o, "slots", totals->slots);
+    st_object_u64(o, "invalid_slots", totals->invalid_slots);
+    st_object_u64(o, "uncopied_slots", totals->uncopied_slots);
 }

@@ -153,11 +153,3 @@ void st_qp_totals_add(struct st_gpu_qp_totals *totals, const struct st_gpu_qp_to
     totals->invalid_slots += more->invalid_slots;
     totals->uncopied_slots += more->uncopied_slots;
 }
-
-void st_qp_totals_put(struct st_object *o, const struct st_gpu_qp_totals *totals)
-{
-    st_object_u64(o, "doorbells", totals->doorbells);
-    st_object_u64(o, "slots", totals->slots);
-    st_object_u64(o, "invalid_slots", totals->invalid_slots);
-    st_object_u64(o, "uncopied_slots", totals->uncopied_slots);
-}

@@ -56,7 +56,7 @@ void *st_register_add(void *real, uint32_t uar)
     one->uar = uar;
     one->users = 1;
     one->qps = 0;
-    one->alternates = one->strangers = false;
+    one->alternates = one->strangers = one->blind = false;
     one->recent = NULL;
     one->seen_first = one->seen_count = 0;
     one->until_tsc = 0;

@@ -120,8 +120,8 @@ void *st_state_claim(void *states, uint32_t count, size_t size, uint32_t *used, 
     return NULL;
 }
 
-/* What was rung before the program's end is recorded before the recording ends; the threads go on
- * forwarding. */
+/* What was rung before the program's end is recorded before the recording ends, and queue pairs that
+ * were not destroyed tell their totals; the threads go on forwarding. */
 __attribute__((destructor)) static void drain(void)
 {
     if (!st_repeater_here())
@@ -134,6 +134,7 @@ __attribute__((destructor)) static void drain(void)
     while (ST_LOAD(&st_copier_done) < ST_LOAD(&st_to_copier.in) && monotonic_ns() < until)
         st_nap(20);
     st_cqes_finish();
+    st_gpu_qps_end(st_now() + DRAIN_MS * 1000 * st_tsc_per_us);
     for (uint32_t i = 0; i < ST_LOAD(&st_gpu_qps_used); i++) {
         struct st_gpu_qp *qp = &st_gpu_qps[i];
         uint64_t told = ST_LOAD(&qp->recorded) + ST_LOAD(&qp->missing);

@@ -50,6 +50,7 @@ struct st_register {
     uint32_t users;   /* of the program */
     uint32_t qps;   /* that ring here: several can overwrite each other's values; all unknown ones
                        count as one */
+    bool blind;     /* one of them has no doorbell record: what is overwritten is lost */
     volatile uint64_t *shadow, *real;
     /* Sweeper: those it looks at in each round lie on one line. */
     uint32_t seen_count, seen_first;
@@ -197,6 +198,8 @@ struct st_register *st_register_beside(const void *real);
 struct st_gpu_qp *st_gpu_qp_find(const struct st_register *at, uint32_t qpn);
 /* Doorbells no longer find it. */
 void st_gpu_qp_hide(struct st_gpu_qp *qp);
+/* The process ends: all of them, with their totals, until there is no time left. */
+void st_gpu_qps_end(uint64_t until_tsc);
 
 /* Can its doorbells be overwritten by others before they are seen? Where its register is another's,
  * too; and, as long as it is not proven for all of a page where they ring, where the page is. */
