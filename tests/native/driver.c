@@ -125,7 +125,7 @@ static void all_schemas(void)
     st_mark(st_now(), 2.5, st_name("loss"), ST_MARK_COUNTER);
     st_mark(st_now(), 0, st_name("step"), ST_MARK_BEGIN);
     st_mark(st_now(), 0, st_name("step"), ST_MARK_END);
-    st_object_closed("ofi_endpoint", object);
+    st_object_closed("ofi_endpoint", object, st_now());
     st_lost("for the test", 3);
 }
 

@@ -76,7 +76,7 @@ ST_API void st_object_str(struct st_object *object, const char *key, const char 
 ST_API void st_object_bin(struct st_object *object, const char *key, const void *data, size_t size);
 ST_API void st_object_end(struct st_object *object);
 /* Shorthand: {"type", "id", "closed_tsc"}. */
-ST_API void st_object_closed(const char *type, uint32_t id);
+ST_API void st_object_closed(const char *type, uint32_t id, uint64_t t_tsc);
 
 /* --- channels and ordinals ----------------------------------------------------------- */
 

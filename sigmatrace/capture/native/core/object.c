@@ -172,10 +172,10 @@ void st_object_end(struct st_object *o)
     st_item_free(o);
 }
 
-void st_object_closed(const char *type, uint32_t id)
+void st_object_closed(const char *type, uint32_t id, uint64_t t_tsc)
 {
     struct st_object o;
     st_object_begin(&o, type, id);
-    st_object_u64(&o, "closed_tsc", st_now());
+    st_object_u64(&o, "closed_tsc", t_tsc);
     st_object_end(&o);
 }

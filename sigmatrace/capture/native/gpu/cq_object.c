@@ -69,8 +69,5 @@ void st_devx_cq_leave(struct st_devx_cq *cq)
 
 void st_devx_cq_destroyed(const struct st_devx_cq *cq, uint64_t t_tsc)
 {
-    struct st_object o;
-    st_object_begin(&o, "mlx5_cq", cq->object);
-    st_object_u64(&o, "closed_tsc", t_tsc);
-    st_object_end(&o);
+    st_object_closed("mlx5_cq", cq->object, t_tsc);
 }

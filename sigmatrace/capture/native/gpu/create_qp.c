@@ -102,7 +102,7 @@ void st_dc_forget(const struct ibv_qp *qp, bool looked)
         if (dc->handle != qp || !st_slot_swap(&dc->slot, ST_SLOT_READY, ST_SLOT_ENDING))
             continue;
         if (dc->is_target)
-            st_object_closed("mlx5_qp", dc->object);
+            st_object_closed("mlx5_qp", dc->object, st_now());
         if (dc->is_target && !dc->numbered) {
             __atomic_sub_fetch(&pending, 1, __ATOMIC_RELAXED);
             if (!looked)

@@ -206,7 +206,7 @@ struct st_gpu_stream { /* of one queue pair: whose records these are */
     uint8_t prefix[8];
 };
 struct st_gpu_walked {
-    uint64_t slots, invalid;
+    uint64_t invalid; /* slots */
     uint64_t signaled; /* index after the first slot of the last one that asks for a CQE; 0: none */
 };
 /* Records the slots [first, first + count), which lie in a row at `slots`. What they hold belongs

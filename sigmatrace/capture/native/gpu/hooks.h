@@ -150,13 +150,13 @@ void st_dc_forget(const struct ibv_qp *qp, bool looked);
 
 /* --- init_obj.c: a queue pair that libmlx5 made -------------------------------------------------- */
 
-struct st_pair;
+struct st_made_qp;
 /* Before it is destroyed: what was rung is forwarded and copied. NULL: it is not known. */
-struct st_pair *st_pair_leave(const struct ibv_qp *qp);
+struct st_made_qp *st_made_qp_leave(const struct ibv_qp *qp);
 /* It was destroyed, at this time; 0: it was not, and is followed again. */
-void st_pair_destroyed(struct st_pair *pair, uint64_t t_tsc);
+void st_made_qp_destroyed(struct st_made_qp *made, uint64_t t_tsc);
 /* Before a device is closed. */
-void st_pairs_close(const struct ibv_context *context);
+void st_made_qps_close(const struct ibv_context *context);
 
 /* --- qp_fields.c --------------------------------------------------------------------------------- */
 

@@ -10,9 +10,9 @@
 
 #include "hooks.h"
 
-#define PAIRS 4096u
+#define QPS 4096u
 
-struct st_pair {
+struct st_made_qp {
     uint32_t slot;
     uint32_t qpn, object;
     const void *shadow;
@@ -24,7 +24,7 @@ struct st_pair {
     struct st_gpu_qp_totals totals;
 };
 
-static struct st_pair pairs[PAIRS];
+static struct st_made_qp all[QPS];
 static uint32_t used; /* those beyond have never been */
 
 static const char *type_name(const struct ibv_qp *qp)
@@ -56,24 +56,24 @@ static bool decodes(const struct ibv_qp *qp, const struct mlx5dv_qp *told)
            told->sq.stride == ST_GPU_SLOT_BYTES;
 }
 
-static struct st_pair *find(const void *shadow, uint32_t qpn)
+static struct st_made_qp *find(const void *shadow, uint32_t qpn)
 {
     for (uint32_t i = 0; i < __atomic_load_n(&used, __ATOMIC_ACQUIRE); i++)
-        if (st_slot_is(&pairs[i].slot, ST_SLOT_READY) && pairs[i].qpn == qpn &&
-            pairs[i].shadow == shadow)
-            return &pairs[i];
+        if (st_slot_is(&all[i].slot, ST_SLOT_READY) && all[i].qpn == qpn &&
+            all[i].shadow == shadow)
+            return &all[i];
     return NULL;
 }
 
-static void describe(const struct st_pair *pair, const struct st_uar *uar, const struct ibv_qp *qp,
+static void describe(const struct st_made_qp *made, const struct st_uar *uar, const struct ibv_qp *qp,
                      const struct mlx5dv_qp *told)
 {
     struct st_object o;
     struct st_port port = {qp->context, uar->library, 0};
     if (has_av(qp))
         port = st_port_only(qp->context, uar->library);
-    st_object_begin(&o, "mlx5_qp", pair->object);
-    st_object_u64(&o, "qpn", pair->qpn);
+    st_object_begin(&o, "mlx5_qp", made->object);
+    st_object_u64(&o, "qpn", made->qpn);
     st_object_str(&o, "qp_type", type_name(qp));
     st_object_u64(&o, "uar", uar->object);
     if (told->sq.wqe_cnt)
@@ -84,12 +84,12 @@ static void describe(const struct st_pair *pair, const struct st_uar *uar, const
 
 /* Such a register may be many queue pairs': the records tell what was overwritten before it was
  * seen. */
-static void follow(struct st_pair *pair, const struct st_uar *uar, const struct ibv_qp *qp,
+static void follow(struct st_made_qp *made, const struct st_uar *uar, const struct ibv_qp *qp,
                    const struct mlx5dv_qp *told)
 {
-    struct st_gpu_qp_new new = {.qpn = pair->qpn,
-                                .object = pair->object,
-                                .shadow = pair->shadow,
+    struct st_gpu_qp_new new = {.qpn = made->qpn,
+                                .object = made->object,
+                                .shadow = made->shadow,
                                 .dbrec = told->dbrec ? (uintptr_t)&told->dbrec[MLX5_SND_DBR] : 0,
                                 .doorbells_only = !decodes(qp, told),
                                 .has_av = has_av(qp)};
@@ -101,38 +101,38 @@ static void follow(struct st_pair *pair, const struct st_uar *uar, const struct 
         struct st_port port = st_port_only(qp->context, uar->library);
         st_port_prefix(&port, new.prefix);
     }
-    pair->followed = new;
+    made->followed = new;
     if (!st_gpu_qp_add(&new))
         st_lost("gpu: queue pair whose doorbells are not followed", 1);
 }
 
-static void leave(struct st_pair *pair)
+static void leave(struct st_made_qp *made)
 {
     struct st_gpu_qp_totals totals;
-    st_gpu_qp_remove(pair->shadow, pair->qpn, &totals);
-    st_qp_totals_add(&pair->totals, &totals);
+    st_gpu_qp_remove(made->shadow, made->qpn, &totals);
+    st_qp_totals_add(&made->totals, &totals);
 }
 
-static void learn(struct st_pair *pair, const struct st_uar *uar, const struct ibv_qp *qp,
+static void learn(struct st_made_qp *made, const struct st_uar *uar, const struct ibv_qp *qp,
                   const struct mlx5dv_qp *told)
 {
-    pair->object = st_object_id();
-    memset(&pair->totals, 0, sizeof(pair->totals));
-    pair->home = getpid();
-    pair->context = qp->context;
-    pair->handle = qp;
-    pair->sq = told->sq.buf;
-    pair->dbrec = told->dbrec;
-    describe(pair, uar, qp, told);
+    made->object = st_object_id();
+    memset(&made->totals, 0, sizeof(made->totals));
+    made->home = getpid();
+    made->context = qp->context;
+    made->handle = qp;
+    made->sq = told->sq.buf;
+    made->dbrec = told->dbrec;
+    describe(made, uar, qp, told);
 }
 
-static void tell_end(const struct st_pair *pair, uint64_t t_tsc)
+static void tell_end(const struct st_made_qp *made, uint64_t t_tsc)
 {
     struct st_object o;
-    if (pair->home != getpid())
+    if (made->home != getpid())
         return;
-    st_object_begin(&o, "mlx5_qp", pair->object);
-    st_gpu_qp_totals_put(&o, &pair->totals);
+    st_object_begin(&o, "mlx5_qp", made->object);
+    st_gpu_qp_totals_put(&o, &made->totals);
     st_object_u64(&o, "closed_tsc", t_tsc);
     st_object_end(&o);
 }
@@ -146,73 +146,73 @@ static bool is_fresh(const struct mlx5dv_qp *told)
 
 /* Asked once more, or another queue pair to which the number was given again; all else may be equal
  * then, but its record begins anew. */
-static void look_again(struct st_pair *pair, const struct st_uar *uar, const struct ibv_qp *qp,
+static void look_again(struct st_made_qp *made, const struct st_uar *uar, const struct ibv_qp *qp,
                        const struct mlx5dv_qp *told)
 {
-    bool same = pair->handle == qp && pair->sq == told->sq.buf && pair->dbrec == told->dbrec;
+    bool same = made->handle == qp && made->sq == told->sq.buf && made->dbrec == told->dbrec;
     if (same && !is_fresh(told))
         return;
-    leave(pair);
-    if (!same || pair->totals.doorbells) {
-        tell_end(pair, st_now());
-        learn(pair, uar, qp, told);
+    leave(made);
+    if (!same || made->totals.doorbells) {
+        tell_end(made, st_now());
+        learn(made, uar, qp, told);
     }
-    follow(pair, uar, qp, told);
+    follow(made, uar, qp, told);
 }
 
 static void met(const struct st_uar *uar, const struct ibv_qp *qp, const struct mlx5dv_qp *told)
 {
-    struct st_pair *pair = find(uar->shadow, qp->qp_num);
-    if (pair) {
-        look_again(pair, uar, qp, told);
+    struct st_made_qp *made = find(uar->shadow, qp->qp_num);
+    if (made) {
+        look_again(made, uar, qp, told);
         return;
     }
-    pair = st_slot_claim(pairs, PAIRS, sizeof(pairs[0]), &used);
-    if (!pair)
+    made = st_slot_claim(all, QPS, sizeof(all[0]), &used);
+    if (!made)
         return;
-    pair->qpn = qp->qp_num;
-    pair->shadow = uar->shadow;
-    learn(pair, uar, qp, told);
-    follow(pair, uar, qp, told);
-    st_slot_set(&pair->slot, ST_SLOT_READY);
+    made->qpn = qp->qp_num;
+    made->shadow = uar->shadow;
+    learn(made, uar, qp, told);
+    follow(made, uar, qp, told);
+    st_slot_set(&made->slot, ST_SLOT_READY);
 }
 
-struct st_pair *st_pair_leave(const struct ibv_qp *qp)
+struct st_made_qp *st_made_qp_leave(const struct ibv_qp *qp)
 {
     for (uint32_t i = 0; i < __atomic_load_n(&used, __ATOMIC_ACQUIRE); i++) {
-        struct st_pair *pair = &pairs[i];
-        if (!st_slot_is(&pair->slot, ST_SLOT_READY) || pair->handle != qp ||
-            pair->qpn != qp->qp_num ||
-            !st_slot_swap(&pair->slot, ST_SLOT_READY, ST_SLOT_ENDING))
+        struct st_made_qp *made = &all[i];
+        if (!st_slot_is(&made->slot, ST_SLOT_READY) || made->handle != qp ||
+            made->qpn != qp->qp_num ||
+            !st_slot_swap(&made->slot, ST_SLOT_READY, ST_SLOT_ENDING))
             continue;
-        leave(pair);
-        return pair;
+        leave(made);
+        return made;
     }
     return NULL;
 }
 
-void st_pairs_close(const struct ibv_context *context)
+void st_made_qps_close(const struct ibv_context *context)
 {
     for (uint32_t i = 0; i < __atomic_load_n(&used, __ATOMIC_ACQUIRE); i++) {
-        struct st_pair *pair = &pairs[i];
-        if (!st_slot_is(&pair->slot, ST_SLOT_READY) || pair->context != context ||
-            !st_slot_swap(&pair->slot, ST_SLOT_READY, ST_SLOT_ENDING))
+        struct st_made_qp *made = &all[i];
+        if (!st_slot_is(&made->slot, ST_SLOT_READY) || made->context != context ||
+            !st_slot_swap(&made->slot, ST_SLOT_READY, ST_SLOT_ENDING))
             continue;
-        leave(pair);
-        st_pair_destroyed(pair, st_now());
+        leave(made);
+        st_made_qp_destroyed(made, st_now());
     }
 }
 
-void st_pair_destroyed(struct st_pair *pair, uint64_t t_tsc)
+void st_made_qp_destroyed(struct st_made_qp *made, uint64_t t_tsc)
 {
     if (t_tsc) {
-        tell_end(pair, t_tsc);
+        tell_end(made, t_tsc);
     } else {
-        pair->followed.first = pair->totals.slots;
-        if (!st_gpu_qp_add(&pair->followed))
+        made->followed.first = made->totals.slots;
+        if (!st_gpu_qp_add(&made->followed))
             st_lost("gpu: queue pair whose doorbells are not followed", 1);
     }
-    st_slot_set(&pair->slot, t_tsc ? ST_SLOT_FREE : ST_SLOT_READY);
+    st_slot_set(&made->slot, t_tsc ? ST_SLOT_FREE : ST_SLOT_READY);
 }
 
 static void replace(const struct ibv_qp *qp, struct mlx5dv_qp *told,

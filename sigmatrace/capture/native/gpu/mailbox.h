@@ -26,7 +26,6 @@ enum st_service { ST_RC, ST_UC, ST_UD, ST_XRC, ST_DCI = 5, ST_DCT };
 /* name, first byte, bytes, shift, bits */
 #define ST_FIELDS(F)                                                                               \
     F(COMMAND, 0x00, 2, 0, 16)                                                                     \
-    F(OUT_STATUS, 0x00, 1, 0, 8)                                                                   \
     F(NUMBER, 0x09, 3, 0, 24) /* qpn of a command; qpn or cqn of an answer */                      \
     F(QP_OPTIONAL, 0x10, 4, 0, 32) /* which fields a change of state sets besides its own */       \
     F(QP_SERVICE, 0x19, 1, 0, 8)                                                                   \

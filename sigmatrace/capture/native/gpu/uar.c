@@ -266,12 +266,8 @@ static bool is_shared(const struct st_uar *uar)
 
 static void tell_closed(const struct st_uar *uar, uint64_t t_tsc)
 {
-    struct st_object o;
-    if (is_shared(uar))
-        return;
-    st_object_begin(&o, "mlx5_uar", uar->object);
-    st_object_u64(&o, "closed_tsc", t_tsc);
-    st_object_end(&o);
+    if (!is_shared(uar))
+        st_object_closed("mlx5_uar", uar->object, t_tsc);
 }
 
 bool st_uars_close(const struct ibv_context *context)

@@ -107,20 +107,12 @@ static struct st_umem *take(const struct mlx5dv_devx_umem *handle)
     return NULL;
 }
 
-static void tell_closed(const struct st_umem *umem, uint64_t t_tsc)
-{
-    struct st_object o;
-    st_object_begin(&o, "mlx5_umem", umem->object);
-    st_object_u64(&o, "closed_tsc", t_tsc);
-    st_object_end(&o);
-}
-
 void st_umems_close(const struct ibv_context *context)
 {
     for EACH_UMEM(umem) {
         if (umem->context != context || !st_slot_swap(&umem->slot, ST_SLOT_READY, ST_SLOT_ENDING))
             continue;
-        tell_closed(umem, st_now());
+        st_object_closed("mlx5_umem", umem->object, st_now());
         st_slot_set(&umem->slot, ST_SLOT_FREE);
     }
 }
@@ -138,7 +130,7 @@ ST_API int mlx5dv_devx_umem_dereg(struct mlx5dv_devx_umem *handle)
     st_mlx5_inside--;
     int saved = errno;
     if (umem && !result)
-        tell_closed(umem, t_tsc);
+        st_object_closed("mlx5_umem", umem->object, t_tsc);
     if (umem)
         st_slot_set(&umem->slot, result ? ST_SLOT_READY : ST_SLOT_FREE);
     errno = saved;

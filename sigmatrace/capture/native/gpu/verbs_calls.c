@@ -59,13 +59,13 @@ ST_API int ibv_destroy_qp(struct ibv_qp *qp)
     /* Before the call: its memory goes, and its handle and number may come again at once. */
     int saved = errno;
     uint64_t t_tsc = st_now();
-    struct st_pair *pair = st_pair_leave(qp);
+    struct st_made_qp *made = st_made_qp_leave(qp);
     st_dc_look();
     errno = saved;
     int result = real(qp);
     saved = errno;
-    if (pair)
-        st_pair_destroyed(pair, result ? 0 : t_tsc);
+    if (made)
+        st_made_qp_destroyed(made, result ? 0 : t_tsc);
     if (!result)
         st_dc_forget(qp, true);
     errno = saved;
@@ -84,7 +84,7 @@ ST_API int ibv_close_device(struct ibv_context *context)
      * destroyed. (That of libmlx5 does not fail.) */
     int saved = errno;
     st_devx_close(context);
-    st_pairs_close(context);
+    st_made_qps_close(context);
     st_umems_close(context);
     bool free = st_uars_close(context);
     errno = saved;

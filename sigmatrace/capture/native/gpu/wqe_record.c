@@ -141,7 +141,7 @@ _Static_assert(sizeof(struct st_wqe_record) ==
 struct st_gpu_walked st_gpu_record(const struct st_gpu_stream *stream, const uint8_t *slots,
                                    uint64_t first, uint32_t count, uint64_t t_tsc)
 {
-    struct st_gpu_walked walked = {.slots = count};
+    struct st_gpu_walked walked = {0};
     bool full = st_mode() == ST_MODE_FULL;
     struct st_wqe wqe;
     for (uint32_t at = 0; at < count;) {

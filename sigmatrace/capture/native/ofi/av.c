@@ -106,7 +106,7 @@ static int av_remove(struct fid_av *fid, fi_addr_t *addrs, size_t count, uint64_
     for (size_t i = 0; !result && i < count; i++) {
         uint32_t *known = address_id(table->owner, addrs[i]);
         if (known && *known) {
-            st_object_closed("ofi_address", *known);
+            st_object_closed("ofi_address", *known, st_now());
             *known = 0;
         }
     }
@@ -128,7 +128,7 @@ static int av_close(struct fid *fid)
     int result = ofi_swaps_close(&av->swaps, fid);
     if (result)
         return result;
-    st_object_closed("ofi_av", av->object);
+    st_object_closed("ofi_av", av->object, st_now());
     if (av->ids)
         munmap(av->ids, OFI_ADDRESSES * sizeof(*av->ids));
     free(av);

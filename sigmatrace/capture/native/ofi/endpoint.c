@@ -113,7 +113,7 @@ static int ep_close(struct fid *fid)
     if (ep->rx_cq)
         ofi_cq_unbound(ep->rx_cq, ep, FI_RECV);
     st_pending_forget(ep->object);
-    st_object_closed("ofi_endpoint", ep->object);
+    st_object_closed("ofi_endpoint", ep->object, st_now());
     free(ep);
     return 0;
 }

@@ -48,7 +48,7 @@ void ucx_slot_close(const void *handle, const char *type)
     struct ucx_slot *slot = ucx_slot_take(handle);
     if (!slot)
         return;
-    st_object_closed(type, slot->id);
+    st_object_closed(type, slot->id, st_now());
     ucx_slot_free(slot);
 }
 
@@ -61,7 +61,7 @@ void ucx_slot_orphans(const struct ucx_slot *parent, const char *type)
                 !st_handle_remove(&ucx_handles, slot->handle, slot))
                 continue;
             if (slot->type != UCX_SLOT_ROUTE)
-                st_object_closed(type, slot->id);
+                st_object_closed(type, slot->id, st_now());
             ucx_slot_free(slot);
         }
 }

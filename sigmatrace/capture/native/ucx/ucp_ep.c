@@ -140,7 +140,7 @@ static struct ucx_slot *ep_take(ucp_ep_h ep)
 
 static void ep_gone(struct ucx_slot *slot)
 {
-    st_object_closed("ucp_ep", slot->id);
+    st_object_closed("ucp_ep", slot->id, st_now());
     ucx_slot_free(slot);
 }
 

@@ -75,7 +75,7 @@ ST_API void ucp_worker_destroy(ucp_worker_h worker)
     if (!slot)
         return;
     ucx_slot_orphans(slot, "ucp_ep");
-    st_object_closed("ucp_worker", slot->id);
+    st_object_closed("ucp_worker", slot->id, st_now());
     ucx_slot_free(slot);
 }
 

@@ -108,7 +108,7 @@ ST_API void uct_iface_close(uct_iface_h iface)
     }
     struct ucx_uct_iface *own = slot->data;
     iface->ops = own->ops;
-    st_object_closed("uct_iface", slot->id);
+    st_object_closed("uct_iface", slot->id, st_now());
     real(iface);
     ucx_slot_orphans(slot, "uct_ep");
     ucx_slot_free(slot);

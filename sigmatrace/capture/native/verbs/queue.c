@@ -306,7 +306,7 @@ ST_API int ibv_destroy_srq(struct ibv_srq *srq)
     if (state && !result) {
         st_verbs_remove(ST_VERBS_HOT, srq, state);
         if (state->life == st_verbs_life)
-            st_object_closed("ib_srq", state->id);
+            st_object_closed("ib_srq", state->id, st_now());
         if (state->xrc_cq)
             __atomic_fetch_sub(&state->xrc_cq->xrc_srqs, 1, __ATOMIC_ACQ_REL);
         st_verbs_state_give(state, &srq_pool);
