@@ -79,7 +79,7 @@ def test_whom_a_dci_reaches_is_known(runner: Runner, tmp_path: Path, make: str) 
     out = tmp_path / "trace"
     with runner.traced(*options, ranks=2, SIGMATRACE_OUT=str(out)) as found:
         for traced in found:
-            judge.as_it_says(traced)
+            judge.slot_by_slot(traced)
     result = api.run(out, ["parquet"])
     sql = duckdb.connect(config={"file_search_path": str(result.out)})
     reached = sql.execute(

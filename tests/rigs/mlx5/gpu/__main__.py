@@ -21,7 +21,7 @@ from tests.rigs.mlx5.build import Built, build, built_in, nvcc_found
 from tests.rigs.mlx5.emulated import Emulated
 from tests.rigs.mlx5.gpu import bfs, cases, machine, overhead
 from tests.rigs.mlx5.gpu.report import report
-from tests.rigs.mlx5.gpu.runner import NOT_RUN, PASS, Runner
+from tests.rigs.mlx5.gpu.runner import FAIL, NOT_RUN, PASS, Runner
 
 NO_GPU = 77
 _LIBRARY = "libsigmatrace_gpu.so"
@@ -59,7 +59,7 @@ FULL = Sizes(
         bfs.Search(17, 2),
         bfs.Search(17, 4, _MANY_THREADS),
     ),
-    overhead=overhead.Size(5000, 1000, 9, 5000),
+    overhead=overhead.Size(5000, 1000, overhead.REPETITIONS, 40_000, 10_000),
 )
 SMALL = Sizes(
     ops=12,
@@ -70,7 +70,7 @@ SMALL = Sizes(
     slow_doorbells=80,
     qps=2,
     searches=(bfs.Search(8, 2), bfs.Search(8, 4, ("blocks=2", "threads=2", "batch=8"))),
-    overhead=overhead.Size(40, 10, 1, 50),
+    overhead=overhead.Size(40, 10, 1, 400, 400),
 )
 
 
@@ -128,6 +128,9 @@ def _step_cases(runner: Runner, sizes: Sizes) -> None:
     for case in (*cases.single(sizes.ops, sizes.many, sizes.slow), cases.wrap(sizes.wrap)):
         runner.judge(f"traced: {case.name}", partial(cases.run, runner, case))
     runner.judge("traced: doorbells alone", partial(cases.doorbells_alone, runner, sizes.ops))
+    for way, is_used in machine.waits().items():
+        text = "in all that is above" if is_used else "this processor does not wait so"
+        runner.say(f"the sweeper waits by {way}", PASS if is_used else NOT_RUN, text)
 
 
 def _step_persistent(runner: Runner, sizes: Sizes) -> None:
@@ -218,7 +221,7 @@ def main(words: list[str] | None = None) -> int:
     print(text)
     if options.write:
         _write(options, text)
-    return 0 if all(verdict.outcome != "FAIL" for verdict in runner.verdicts) else 1
+    return 0 if all(verdict.outcome != FAIL for verdict in runner.verdicts) else 1
 
 
 if __name__ == "__main__":

@@ -52,6 +52,14 @@ def _output(*command: str, timeout_s: float = 30) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
+def waits() -> dict[str, bool]:
+    """Instructions by which the sweeper may wait, and whether it does so on this processor."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    flags = set(next((line.split() for line in lines if line.startswith("flags")), []))
+    umwait = "waitpkg" in flags  # of both, it is this one
+    return {"umwait": umwait, "mwaitx": "mwaitx" in flags and not umwait}
+
+
 def _cpu() -> str:
     models = [
         line.partition(":")[2].strip()

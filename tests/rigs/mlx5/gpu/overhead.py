@@ -1,22 +1,24 @@
 """Step: what tracing costs, by the GPU's own clock.
 
 Every number is compared with that of no tracing in the same repetition: what changes slowly on the
-machine is in both. The median of these ratios is told, and beside it how far the numbers of no
-tracing are from each other: less than that is noise.
+machine is in both. The median of these ratios is told, with the interval that holds the true one at
+95 %: a goal is met or missed when all of the interval is on one side of it, else undecided.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import comb
 from statistics import median
 
 from tests.rigs.mlx5.emulated import Node
 from tests.rigs.mlx5.gpu.judge import went_well
-from tests.rigs.mlx5.gpu.runner import FAIL, NOT_RUN, PASS, Runner
+from tests.rigs.mlx5.gpu.runner import FAIL, NOT_RUN, PASS, UNDECIDED, Runner
 
 NONE, FORWARD_FIRST = "no tracing", "forward-first"
+REPETITIONS = 15
 
 
 @dataclass(frozen=True)
@@ -25,17 +27,21 @@ class Setting:
 
     Attributes:
         order: `SIGMATRACE_DOORBELL`; None: no tracing.
-        each: It is measured in every so many repetitions.
+        times: It is measured in so many of `REPETITIONS`, evenly.
     """
 
     order: str | None
-    each: int = 1
+    times: int
+
+    def is_in(self, repetition: int) -> bool:
+        """Whether it is measured then; all are in the first one."""
+        return repetition * self.times % REPETITIONS < self.times
 
 
 SETTINGS = {
-    NONE: Setting(None),
-    "off": Setting("off"),
-    FORWARD_FIRST: Setting("forward-first"),
+    NONE: Setting(None, REPETITIONS),
+    "off": Setting("off", 9),
+    FORWARD_FIRST: Setting("forward-first", REPETITIONS),
     "copy-first 128": Setting("copy-first", 3),
     "sync": Setting("sync", 3),
 }
@@ -51,8 +57,12 @@ RATES = {"rate 8x8": (8, 8), "rate 1x64": (1, 64)}
 """Queue pairs, and operations outstanding on each."""
 SHARES = ("p50", "p90", "p99")
 COLUMNS = (*SHARES, *RATES)
-_MOST_P50, _MOST_P99, _LEAST_RATE = 1.02, 1.15, 0.97
+GOALS = {"p50": 1.02, "p99": 1.15, **dict.fromkeys(RATES, 0.97)}
+"""Ratios to no tracing: of times the most, of rates the least."""
+MET, MISSED = "met", "missed"
+_CONFIDENCE = 0.95
 _SLOWER, _SLOWER_TIMES = 10, 2  # in GPU memory: so much less of the rate, and of the times
+_ASKED_REPETITIONS, _ASKED_OPERATIONS, _ASKED_WARMUP = 5, 5000, 1000
 
 
 @dataclass(frozen=True)
@@ -62,22 +72,28 @@ class Size:
     Attributes:
         operations: Timed ones, after the warm-up; half of them where the NIC is slow.
         warmup: Operations before.
-        repetitions: Of everything.
-        rate: Operations of each of 8 queue pairs for the rate, and eight times as many of one; a
-            tenth of them where the NIC is slow.
+        repetitions: At most `REPETITIONS`.
+        rate: Operations of all 8 queue pairs for the rate; a tenth of them where the NIC is slow.
+        deep: Of the only queue pair, for the other rate.
     """
 
     operations: int
     warmup: int
     repetitions: int
     rate: int
+    deep: int
+
+    def of_rate(self, qps: int) -> int:
+        """Operations of each queue pair, where there are so many."""
+        return self.deep if qps == 1 else self.rate // qps
 
     def of(self, memory: str) -> Size:
         """The same for a place of the rings."""
         if memory != "gpu":
             return self
         timed, warmup = self.operations // _SLOWER_TIMES, self.warmup // _SLOWER_TIMES
-        return Size(timed, warmup, self.repetitions, self.rate // _SLOWER)
+        rate = self.rate // _SLOWER
+        return replace(self, operations=timed, warmup=warmup, rate=rate, deep=min(self.deep, rate))
 
 
 @dataclass
@@ -112,11 +128,15 @@ class Table:
         """Median of the repetitions; 0: not measured."""
         return median(self.samples.get((setting, operation, name), {0: 0.0}).values())
 
-    def ratio(self, setting: str, operation: str, name: str) -> float:
-        """Median of the ratios to no tracing, each within a repetition; 1: not measured."""
+    def ratios(self, setting: str, operation: str, name: str) -> list[float]:
+        """To no tracing, each within a repetition."""
         base = self.samples.get((NONE, operation, name), {})
         own = self.samples.get((setting, operation, name), {})
-        return median([own[i] / base[i] for i in own] or [1.0])
+        return [own[i] / base[i] for i in own]
+
+    def ratio(self, setting: str, operation: str, name: str) -> float:
+        """Median of `ratios`; 1: not measured."""
+        return median(self.ratios(setting, operation, name) or [1.0])
 
     def noise(self, operation: str, name: str) -> tuple[float, float]:
         """Least and most of no tracing, as ratios to its median."""
@@ -150,7 +170,7 @@ def _turn(runner: Runner, table: Table, size: Size, setting: str, repetition: in
     timed = (f"ops={size.warmup + size.operations}", f"warmup={size.warmup}")
     runs = [("", 1, ("mode=time", *each, *timed)), ("", 2, ("mode=pingpong", *timed))]
     for rate, (qps, window) in RATES.items():
-        many = (f"ops={size.rate * 8 // qps}", f"window={window}", f"qps={qps}", f"blocks={qps}")
+        many = (f"ops={size.of_rate(qps)}", f"window={window}", f"qps={qps}", f"blocks={qps}")
         runs.append((rate, 1, ("mode=run", *each, *many)))
     for rate, ranks, options in runs:
         with _ran(runner, table, setting, ranks, (*options, *where)) as nodes:
@@ -167,7 +187,7 @@ def measure(runner: Runner, memory: str, size: Size) -> Table:
     """
     table = Table(memory)
     for repetition in range(size.repetitions):
-        names = [name for name, how in SETTINGS.items() if repetition % how.each == 0]
+        names = [name for name, how in SETTINGS.items() if how.is_in(repetition)]
         first = repetition % len(names)
         for setting in (*names[first:], *names[:first]):
             _turn(runner, table, size.of(memory), setting, repetition)
@@ -178,20 +198,49 @@ def _range(noise: tuple[float, float]) -> str:
     return f"{noise[0] - 1:+.1%} to {noise[1] - 1:+.1%}"
 
 
+def interval(values: list[float]) -> tuple[float, float] | None:
+    """Where the true median is at 95 %, by order statistics: no distribution is assumed.
+
+    So many values lie below the true median as heads are thrown by a fair coin. None: there are too
+    few values, less than 6.
+    """
+    count, below, tail, ordered = len(values), 0, 0.5 ** len(values), sorted(values)
+    while 2 * tail <= 1 - _CONFIDENCE:
+        below += 1
+        tail += comb(count, below) / 2**count
+    return (ordered[below - 1], ordered[count - below]) if below else None
+
+
+def verdict(found: tuple[float, float] | None, column: str) -> str:
+    """`MET`, `MISSED` or `UNDECIDED`, by the interval of a column's ratios."""
+    if found is None:
+        return UNDECIDED
+    (low, high), goal = found, GOALS[column]
+    if column in RATES:
+        return MET if low >= goal else MISSED if high < goal else UNDECIDED
+    return MET if high <= goal else MISSED if low > goal else UNDECIDED
+
+
+def outcome_of(verdicts: list[str]) -> str:
+    """Of an operation: one goal that is missed is enough, and all must be met."""
+    if MISSED in verdicts:
+        return FAIL
+    return PASS if set(verdicts) == {MET} else UNDECIDED
+
+
 def judge(runner: Runner, table: Table) -> None:
     """One verdict for each operation, and one for what was recovered meanwhile."""
     point = f"forward-first within 2 % at p50, 15 % at p99, 97 % of the rate, rings: {table.memory}"
     for operation, name in OPERATIONS.items():
-        columns = SHARES if operation == "pingpong" else COLUMNS
-        ratios = {column: table.ratio(FORWARD_FIRST, operation, column) for column in columns}
-        good = ratios["p50"] <= _MOST_P50 and ratios["p99"] <= _MOST_P99
-        good &= all(ratios[rate] >= _LEAST_RATE for rate in RATES if rate in ratios)
-        parts = [
-            f"{column} {ratio - 1:+.1%} (no tracing: {_range(table.noise(operation, column))})"
-            for column, ratio in ratios.items()
-            if column != "p90"
-        ]
-        outcome = (PASS if good else FAIL) if runner.gpu else NOT_RUN
+        verdicts, parts = [], []
+        for column in GOALS:
+            ratios = table.ratios(FORWARD_FIRST, operation, column)
+            if ratios:
+                found = interval(ratios)
+                verdicts.append(verdict(found, column))
+                within = f" [{_range(found)}]" if found else ""
+                parts.append(f"{column} {median(ratios) - 1:+.1%}{within} {verdicts[-1]}")
+        outcome = outcome_of(verdicts) if runner.gpu else NOT_RUN
         runner.say(f"{point}: {name}", outcome, ", ".join(parts))
     lost = {setting: table.missing[setting] for setting in table.missing if table.missing[setting]}
     outcome = FAIL if lost.get(FORWARD_FIRST) else PASS
@@ -208,17 +257,32 @@ def _cell(table: Table, setting: str, operation: str, column: str) -> str:
     return f"{value:,.0f} ({table.ratio(setting, operation, column) - 1:+.1%})"
 
 
+def _otherwise(own: Size) -> str:
+    """What is not as it was asked for: 5 repetitions of 5000 operations after 1000."""
+    found = []
+    if (own.operations, own.warmup) != (_ASKED_OPERATIONS, _ASKED_WARMUP):
+        found.append(
+            f"operations are fewer than {_ASKED_OPERATIONS} after {_ASKED_WARMUP}, the NIC is slow"
+        )
+    few = [name for name, how in SETTINGS.items() if how.times < _ASKED_REPETITIONS]
+    found.append(f"repetitions of {' and '.join(few)} are fewer than {_ASKED_REPETITIONS}")
+    return f" Not as asked for: {'; '.join(found)}."
+
+
 def lines(table: Table, size: Size) -> list[str]:
     """The table, in Markdown."""
     own = size.of(table.memory)
-    few = -(-own.repetitions // SETTINGS["sync"].each)
+    times = ", ".join(
+        f"{sum(how.is_in(i) for i in range(own.repetitions))} of {name}"
+        for name, how in SETTINGS.items()
+    )
     text = (
         f"{own.operations} operations of 8 bytes after {own.warmup} of warm-up, one at a time, by "
-        f"the GPU's globaltimer. Rates: 8 queue pairs with 8 operations outstanding each, and one "
-        f"with 64; {8 * own.rate} operations. Medians of {own.repetitions} repetitions ({few} of "
-        f"copy-first and sync), interleaved. In brackets: how far the repetitions without tracing "
-        f"are from their median; of the other settings, the median of the ratios to no tracing in "
-        f"the same repetition."
+        f"the GPU's globaltimer. Rates: 8 queue pairs with 8 operations outstanding each, "
+        f"{own.rate} operations, and one with 64, {own.deep} operations. Medians of repetitions "
+        f"({times}), interleaved.{_otherwise(own)} In brackets: how far the repetitions without "
+        f"tracing are from their median; of the other settings, the median of the ratios to no "
+        f"tracing in the same repetition."
     )
     heads = ["operation", "setting", *(f"{share} ns" for share in SHARES)]
     heads += [f"{rate}, 1/s" for rate in RATES]

@@ -16,7 +16,7 @@ from tests.rigs.mlx5.emulated import Emulated, Node
 from tests.rigs.mlx5.gpu.judge import Traced, WrongError, need
 from tests.rigs.mlx5.gpu.trace import read_all
 
-PASS, FAIL, NOT_RUN = "PASS", "FAIL", "not run"
+PASS, FAIL, NOT_RUN, UNDECIDED = "PASS", "FAIL", "not run", "undecided"
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Verdict:
 
     Attributes:
         point: What was to be shown.
-        outcome: `PASS`, `FAIL` or `NOT_RUN`.
+        outcome: `PASS`, `FAIL`, `NOT_RUN` or `UNDECIDED`.
         text: Numbers, or what was wrong.
     """
 
@@ -111,7 +111,7 @@ class Runner:
     def say(self, point: str, outcome: str, text: str) -> None:
         """Adds a verdict, and prints it."""
         self.verdicts.append(Verdict(point, outcome, text))
-        print(f"{outcome:7} {point}: {text}", flush=True)
+        print(f"{outcome:9} {point}: {text}", flush=True)
 
     def judge(self, point: str, step: Callable[[], str]) -> None:
         """Runs a step that tells its numbers, or raises."""
