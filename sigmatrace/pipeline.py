@@ -150,6 +150,8 @@ def correlate(
         run = _resolve(stage, summary, run, resolved)
     work = _work(chosen, run, resolved, staging)
     outcome = _compute(work, indexed, cluster, "events", progress)
+    late = damage_rows(indexed.files, indexed.bases, outcome.loss)
+    run = run.with_results({"damage": pa.concat_tables([run.tables["damage"], late])})
     summaries = dict(zip((stage.name for stage in work.summed), outcome.summaries, strict=True))
     for stage in chosen.stages:
         if stage.name in summaries:
@@ -161,8 +163,6 @@ def correlate(
         run = run.with_results({name: joined})
         with _blamed(exchange, "account"):
             accounts[exchange.name] = exchange.account(joined)
-    late = damage_rows(indexed.files, indexed.bases, outcome.loss)
-    run = run.with_results({"damage": pa.concat_tables([run.tables["damage"], late])})
     lines: list[str] = []
     for stage in chosen.stages:
         if stage.name in resolved:

@@ -20,6 +20,8 @@ Columns = dict[str, dict[str, str]]
 INDEX_TABLES: Columns = {
     # One row per process (rank file). `proc` is its number in the run: 0..n-1, ordered by
     # (rank known first, rank, host, pid, start). `label` is what a user sees ("rank 3", "pid 812").
+    # `absent`: records that were dropped, or written and are not in its file; `lost`: what else it
+    # says it could not record. Without `end`, both are only what is known.
     "processes": {
         "proc": "i4",
         "label": "str",
@@ -37,6 +39,8 @@ INDEX_TABLES: Columns = {
         "tsc_hz": "u8",
         "path": "str",
         "end": "str",
+        "absent": "u8",
+        "lost": "u8",
     },
     # Threads that recorded something; `thread` is dense over the whole run.
     "threads": {"thread": "u4", "proc": "i4", "tid": "u4", "name": "str"},

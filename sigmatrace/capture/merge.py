@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from sigmatrace.capture.header import Header
-from sigmatrace.capture.index import FileIndex
+from sigmatrace.capture.index import FileIndex, absent
 from sigmatrace.capture.names.places import settle_places
 from sigmatrace.capture.objects import OBJECT_TABLES
 from sigmatrace.capture.tables import empty, rows, table
@@ -162,6 +162,9 @@ def _labels(headers: Sequence[Header]) -> list[str]:
     return labels
 
 
+_MOST = 2**64 - 1
+
+
 def _processes(ordered: Sequence[FileIndex]) -> pa.Table:
     labels = _labels([index.header for index in ordered])
     values = []
@@ -170,7 +173,9 @@ def _processes(ordered: Sequence[FileIndex]) -> pa.Table:
         who = proc, label, header.rank, header.world, header.host, header.boot_id
         when = header.pid, header.ppid, header.start_ns, header.run_id or ""
         how = header.mode, header.layers, header.command, header.tsc_hz, index.path
-        values.append((*who, *when, *how, index.end.reason if index.end else ""))
+        end = index.end.reason if index.end else ""
+        lost = sum(index.end.lost.values()) if index.end else 0
+        values.append((*who, *when, *how, end, *(min(n, _MOST) for n in (absent(index), lost))))
     return rows("processes", values)
 
 
