@@ -20,7 +20,7 @@ from sigmatrace.partition import Partition, Run, column
 from sigmatrace.queue_pairs import DESCRIBED, described
 from sigmatrace.schema import STAGE_TABLES, Columns
 from sigmatrace.stages.base import Stage, SummaryKind
-from sigmatrace.stages.doorbell_balance import Compared, compare, whole_slots
+from sigmatrace.stages.doorbell_balance import Compared, Counted, compare, whole_slots
 from sigmatrace.stages.doorbell_sums import (
     BATCH,
     QUEUE,
@@ -55,8 +55,7 @@ class Rung:
         unknown: Doorbells of no known queue pair.
         astray: Doorbells whose value does not lead to the index that was recorded.
         compared: After all partitions: which queue pairs are comparable.
-        counted: After all partitions: the slots that queue pairs themselves counted, and of these
-            the uncopied ones; None when they cannot be compared.
+        counted: After all partitions: the slots that queue pairs themselves counted.
     """
 
     queues: pa.Table
@@ -66,7 +65,7 @@ class Rung:
     unknown: int
     astray: int
     compared: Compared | None = None
-    counted: tuple[int, int] | None = None
+    counted: Counted | None = None
 
 
 class Doorbell(Stage):
@@ -92,7 +91,8 @@ class Doorbell(Stage):
             **DESCRIBED["gpu_queues"],
             **{"has_totals": "bool", "slots": "u8", "uncopied_slots": "u8"},
         },
-        "processes": {"proc": "i4", "mode": "str", "end": "str"},
+        "processes": {"mode": "str", "end": "str", "absent": "u8", "lost": "u8"},
+        "damage": {"proc": "i4"},
     }
     produces: ClassVar[Columns] = {
         "doorbells_by_qp": STAGE_TABLES["doorbells_by_qp"],
@@ -136,7 +136,7 @@ class Doorbell(Stage):
             summary.unknown,
             summary.astray,
             compare(queues, run),
-            whole_slots(run),
+            whole_slots(queues, run),
         )
 
     def results(self, resolved: Rung) -> Mapping[str, pa.Table]:
@@ -151,6 +151,7 @@ class Doorbell(Stage):
         """Return doorbells and slots; both decoders agree, and nothing is missing unsaid."""
         total = {name: _sum(resolved.queues, name) for name in _TOTALS}
         own = resolved.compared or Compared(0, 0, 0, 0, 0, 0)
+        slots = resolved.counted or Counted(0, 0, 0, 0, 0)
         kinds = resolved.kinds
         equations: list[dict[str, Any]] = [
             {
@@ -178,15 +179,16 @@ class Doorbell(Stage):
                 "right": "records.doorbell",
             }
         )
-        if resolved.counted:
-            lost = [f"records.wqe.{what}" for what in ("dropped", "damaged", "missing")]
-            equations.append(
-                {
-                    "name": "slots that queue pairs counted = recorded + lost + uncopied",
-                    "left": resolved.counted[0],
-                    "right": ["records.wqe", *lost, resolved.counted[1]],
-                }
-            )
+        equations.append(
+            {"name": "slots counted here = recorded", "left": total["read"], "right": "records.wqe"}
+        )
+        equations.append(
+            {
+                "name": "slots that queue pairs counted = recorded + uncopied, by process",
+                "left": slots.slots,
+                "right": [slots.recorded, slots.uncopied],
+            }
+        )
         return {
             **total,
             "unknown_queue_pair": resolved.unknown,
@@ -194,6 +196,8 @@ class Doorbell(Stage):
             "slots_of_unknown_queue_pairs": int(kinds[:, 0].sum()),
             "queue_pairs_compared": own.pairs,
             "queue_pairs_not_compared": own.left_out,
+            "processes_compared": slots.processes,
+            "processes_not_compared": slots.left_out,
             "balance": equations,
         }
 
@@ -218,12 +222,15 @@ class Doorbell(Stage):
             "doorbell that waited 1 ms for the copy": count["late"],
             "doorbell of no known queue pair": resolved.unknown,
             "doorbell that does not lead to its index": resolved.astray,
-            "queue pair not compared, as records are missing": count["queue_pairs_not_compared"],
+            "QP not compared, as records are missing": count["queue_pairs_not_compared"],
         }
         for what, number in named.items():
             if number:
                 first, _, rest = what.partition(" ")
                 lines.append(f"           {counted(number, first)} {rest}")
+        if count["processes_not_compared"]:
+            many = counted(count["processes_not_compared"], "process", "processes")
+            lines.append(f"           {many} not compared with what the QPs counted")
         return lines
 
 

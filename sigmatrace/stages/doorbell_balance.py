@@ -12,6 +12,8 @@ from sigmatrace.partition import Run, column
 
 _POSITIONS = 2**32
 """Operations tell their first slot modulo this."""
+_COMPLETE = ("exit", "stop")
+"""Ends of a process after which nothing is missing."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,7 @@ class Compared:
 
     Attributes:
         pairs: Queue pairs.
-        left_out: Queue pairs with slots of which something is missing.
+        left_out: Queue pairs of which something is missing, and whose process says so.
         wqes: Work queue elements decoded from slots.
         operations: Operations recorded.
         wqe_bytes: Bytes of the former.
@@ -35,38 +37,70 @@ class Compared:
     size_bytes: int
 
 
+@dataclass(frozen=True)
+class Counted:
+    """Slots of processes all of whose queue pairs told their totals, and which lack no record.
+
+    Attributes:
+        processes: Of these.
+        left_out: Other processes with queue pairs that recorded slots.
+        slots: Announced, by the queue pairs' own count.
+        recorded: In the trace.
+        uncopied: Not recorded, by the queue pairs' own count.
+    """
+
+    processes: int
+    left_out: int
+    slots: int
+    recorded: int
+    uncopied: int
+
+
 def compare(queues: pa.Table, run: Run) -> Compared:
     """Return the numbers of queue pairs that can be compared.
 
-    Those are the ones whose slots and operations have no gaps, and begin and end alike.
+    Those of a process that lacks nothing are; of another one those whose slots and operations have
+    no gaps, and begin and end alike.
     """
-    full = _full(run)
     row = {name: column(queues, name) for name in queues.column_names}
-    has_slots = (row["read"] > 0) & full[row["proc"]] if full.size else np.zeros(0, bool)
+    proc = row["proc"]
+    has_some = _full(run)[proc] & ((row["read"] > 0) | (row["operations"] > 0))
     whole = row["last_slot"] - row["first_slot"] + 1 == row["read"]
     alike = (row["first_wqe"] == row["first_op"]) & (row["last_wqe"] == row["last_op"])
-    use = has_slots & whole & alike & (row["gaps"] == 0) & (row["last_slot"] < _POSITIONS)
+    seems_whole = whole & alike & (row["gaps"] == 0) & (row["last_slot"] < _POSITIONS)
+    lost = run.column("processes", "lost") > 0
+    use = has_some & (seems_whole | (_is_complete(run) & ~lost)[proc])
     names = ("wqes", "operations", "wqe_bytes", "size_bytes")
     sums = (int(row[name][use].sum()) for name in names)
-    return Compared(int(use.sum()), int((has_slots & ~use).sum()), *sums)
+    return Compared(int(use.sum()), int((has_some & ~use).sum()), *sums)
 
 
-def whole_slots(run: Run) -> tuple[int, int] | None:
-    """Return the slots that queue pairs counted at their end, and of these the uncopied ones.
+def whole_slots(queues: pa.Table, run: Run) -> Counted:
+    """Return what queue pairs counted at their end, beside what is recorded of their processes."""
+    names = ("proc", "has_totals", "slots", "uncopied_slots")
+    proc, told, slots, uncopied = (run.column("gpu_queues", name) for name in names)
+    full = _full(run)
+    has_some, silent = np.zeros(full.size, bool), np.zeros(full.size, bool)
+    has_some[proc] = True
+    silent[proc[~told]] = True
+    use = has_some & full & _is_complete(run) & ~silent
+    mine, recorded = use[proc], column(queues, "read")[use[column(queues, "proc")]]
+    left_out = int((has_some & full & ~use).sum())
+    sums = (sum(values.tolist()) for values in (slots[mine], recorded, uncopied[mine]))
+    return Counted(int(use.sum()), left_out, *sums)
 
-    None where a queue pair did not tell, or a process did not end its file or did not record slots.
-    """
-    proc = run.column("gpu_queues", "proc")
-    if proc.size == 0 or not run.column("gpu_queues", "has_totals").all():
-        return None
+
+def _is_complete(run: Run) -> NDArray[np.bool_]:
+    """Return by process whether all that it recorded is in the trace."""
     ends = run.tables["processes"].column("end").to_pylist()
-    ended = np.array([end != "" for end in ends])
-    if not (_full(run) & ended)[proc].all():
-        return None
-    slots, uncopied = (run.column("gpu_queues", name) for name in ("slots", "uncopied_slots"))
-    return sum(slots.tolist()), sum(uncopied.tolist())
+    complete = np.array([end in _COMPLETE for end in ends], bool)
+    complete &= run.column("processes", "absent") == 0
+    damaged = run.column("damage", "proc")
+    complete[damaged[damaged >= 0]] = False
+    return complete
 
 
 def _full(run: Run) -> NDArray[np.bool_]:
     """Return by process whether it recorded slots."""
-    return np.array([mode == "full" for mode in run.tables["processes"].column("mode").to_pylist()])
+    modes = run.tables["processes"].column("mode").to_pylist()
+    return np.array([mode == "full" for mode in modes], bool)

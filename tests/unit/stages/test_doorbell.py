@@ -42,9 +42,12 @@ def ring(index: int, slots: int, **more):
     return {**row, "slots": slots, "delay_ns": 10 + slots, **more}
 
 
-def the_run(mode: str = "full", end: str = "exit", **totals):
+def the_run(mode: str = "full", end: str = "exit", damaged: bool = False, **numbers):
+    how = {name: numbers.pop(name) for name in ("absent", "lost") if name in numbers}
+    totals = numbers
     return make_run(
-        processes=[{"mode": mode, "end": end}],
+        damage=[{"what": "damaged"}] if damaged else [],
+        processes=[{"mode": mode, "end": end, **how}],
         channels=[{"object": QP, "layer": Layer.MLX5DV, "kind": Kind.RMA, "dir": Dir.OUT}],
         endpoints=[{"object": QP, "layer": Layer.MLX5DV, "qpn": QPN}],
         gpu_queues=[{"object": QP, "gpu": GPU, "has_totals": bool(totals), **totals}],
@@ -89,7 +92,7 @@ def test_all_is_compared_across_partitions():
     wqes, ops = [slot(k) for k in range(6)], [operation(k) for k in range(6)]
     first = [ring(2, 2), ring(2, 0, flags=DoorbellFlag.AGAIN)], wqes[:3], ops[:1]
     second = [ring(6, 4, flags=DoorbellFlag.SYNTHESIZED)], wqes[3:], ops[1:]
-    stage, resolved, account, wrong = judged(the_run(), first, second)
+    stage, resolved, account, wrong = judged(the_run(slots=6), first, second)
     assert wrong == []
     assert (account["queue_pairs_compared"], account["queue_pairs_not_compared"]) == (1, 0)
     [row] = stage.results(resolved)["doorbells_by_qp"].to_pylist()
@@ -128,12 +131,30 @@ def test_a_wrong_operation_is_an_equation_that_does_not_hold(at):
 
 
 @pytest.mark.parametrize("at", [0, 2, 4])
-def test_queue_pairs_with_lost_records_are_not_compared_and_said(at):
+def test_what_is_missing_though_nothing_was_lost_is_an_equation_that_does_not_hold(at):
+    """The first and the last one, too: both sides then begin, or end, differently."""
     wqes, ops = [slot(k) for k in range(5)], [operation(k) for k in range(5)]
     for lost in ((wqes[:at] + wqes[at + 1 :], ops), (wqes, ops[:at] + ops[at + 1 :])):
-        stage, resolved, account, wrong = judged(the_run(), ([ring(5, 5)], *lost))
+        _, _, account, wrong = judged(the_run(), ([ring(5, 5)], *lost))
+        assert [name.split(" ")[0] for name in wrong] == ["operations", "bytes"]
+        assert (account["queue_pairs_compared"], account["queue_pairs_not_compared"]) == (1, 0)
+    for all_lost in (([], ops), (wqes, [])):
+        _, _, _, wrong = judged(the_run(), ([ring(5, 5)], *all_lost))
+        assert [name.split(" ")[0] for name in wrong] == ["operations", "bytes"]
+
+
+@pytest.mark.parametrize("at", [0, 2, 4])
+@pytest.mark.parametrize("lossy", [{"absent": 1}, {"lost": 1}, {"end": ""}, {"damaged": True}])
+def test_queue_pairs_of_processes_that_lack_records_are_not_compared_and_said(at, lossy):
+    run = the_run(**lossy)
+    wqes, ops = [slot(k) for k in range(5)], [operation(k) for k in range(5)]
+    for lost in ((wqes[:at] + wqes[at + 1 :], ops), (wqes, ops[:at] + ops[at + 1 :])):
+        stage, resolved, account, wrong = judged(run, ([ring(5, 5)], *lost))
         assert wrong == [] and account["queue_pairs_not_compared"] == 1
-        assert "queue pair not compared" in " ".join(stage.lines(resolved, the_run()))
+        assert "1 QP not compared, as records are missing" in " ".join(stage.lines(resolved, run))
+    whole = [ring(5, 5)], wqes, [*ops[:-1], operation(4, SIZE + 1)]
+    _, _, account, wrong = judged(run, whole)  # nothing of this one seems to be missing
+    assert account["queue_pairs_compared"] == 1 and [name[:5] for name in wrong] == ["bytes"]
 
 
 def test_another_kind_than_recorded_is_an_equation_that_does_not_hold():
@@ -144,23 +165,58 @@ def test_another_kind_than_recorded_is_an_equation_that_does_not_hold():
         assert (equation["left"], equation["right"]) == (len(rows), right)
 
 
-def test_slots_that_queue_pairs_counted_are_an_equation_where_all_did():
-    totals = {"slots": 9, "uncopied_slots": 4}
-    part = [ring(9, 9)], [slot(k) for k in range(5)], [operation(k) for k in range(5)]
-    name = "slots that queue pairs counted = recorded + lost + uncopied"
-    _, resolved, account, _ = judged(the_run(**totals), part)
+COUNTED = "slots that queue pairs counted = recorded + uncopied, by process"
+PART = [ring(9, 9)], [slot(k) for k in range(5)], [operation(k) for k in range(5)]
+
+
+def sides(account, name=COUNTED):
     [equation] = [one for one in account["balance"] if one["name"] == name]
-    assert (equation["left"], equation["right"][-1]) == (9, 4)
-    for run in (the_run(), the_run(end="", **totals), the_run(mode="simple", **totals)):
-        _, _, account, _ = judged(run, part)
-        assert name not in [one["name"] for one in account["balance"]]
-    stage, resolved, _, _ = judged(the_run(**totals), part)
-    assert "4 slots not in the trace" in " ".join(stage.lines(resolved, the_run()))
+    return equation["left"], equation["right"]
+
+
+def test_slots_that_queue_pairs_counted_are_an_equation():
+    totals = {"slots": 9, "uncopied_slots": 4}
+    run = the_run(lost=4, **totals)
+    stage, resolved, account, _ = judged(run, PART)
+    assert sides(account) == (9, [5, 4])
+    assert sides(account, "slots counted here = recorded") == (5, "records.wqe")
+    text = " ".join(stage.lines(resolved, run))
+    assert "4 slots not in the trace" in text and "not compared" not in text
+
+
+@pytest.mark.parametrize("how", [{}, {"end": ""}, {"absent": 1}, {"damaged": True}])
+def test_processes_that_lack_totals_or_records_are_not_compared_and_said(how):
+    run = the_run(**how, **({"slots": 9, "uncopied_slots": 4} if how else {}))
+    stage, resolved, account, _ = judged(run, PART)
+    assert sides(account) == (0, [0, 0])
+    assert (account["processes_compared"], account["processes_not_compared"]) == (0, 1)
+    text = " ".join(stage.lines(resolved, run))
+    assert "1 process not compared with what the QPs counted" in text
+
+
+def test_mode_simple_has_no_slots_to_compare():
+    run = the_run(mode="simple", slots=9, uncopied_slots=4)
+    _, _, account, _ = judged(run, ([ring(9, 9)], [], [operation(0)]))
+    assert (account["processes_compared"], account["processes_not_compared"]) == (0, 0)
+
+
+def test_a_queue_pair_without_totals_excludes_its_own_process_alone():
+    totals = {"has_totals": True, "slots": 5}
+    queues = [
+        {"proc": 0, "object": QP, **totals},
+        {"proc": 1, "object": QP, **totals},
+        {"proc": 1, "object": QP + 1},
+    ]
+    run = make_run(processes=[{"mode": "full", "end": "exit"}] * 2, gpu_queues=queues)
+    wqes = [{"proc": proc, **slot(k)} for proc in (0, 1) for k in range(5)]
+    _, _, account, _ = judged(run, ([], wqes, []))
+    assert sides(account) == (5, [5, 0])
+    assert (account["processes_compared"], account["processes_not_compared"]) == (1, 1)
 
 
 def test_slots_that_nobody_kept_are_said_with_the_reason():
     text = "doorbells  1 seen (stores between two looks are merged), 4 slots announced"
-    simple, full = the_run(mode="simple"), the_run()
+    simple, full = the_run(mode="simple"), the_run(slots=4, uncopied_slots=4)
     stage, resolved, _, _ = judged(simple, ([ring(4, 4)], [], [operation(0)]))
     assert stage.lines(resolved, simple) == [text, "           slots are kept in mode full alone"]
     part = [ring(4, 4, flags=DoorbellFlag.NOT_READ)], [], []
