@@ -272,29 +272,16 @@ static void stays(void)
         post_and_ring(q, 1, 1);
 }
 
-bool completions(const char *name, const uint32_t n[6])
-{
-    if (!strcmp(name, "complete"))
-        many_kinds(n);
-    else if (!strcmp(name, "failing"))
-        failing(n);
-    else if (!strcmp(name, "silent"))
-        silent(n);
-    else if (!strcmp(name, "together"))
-        together(n);
-    else if (!strcmp(name, "cq-again"))
-        again(n);
-    else if (!strcmp(name, "strays"))
-        strays(n);
-    else if (!strcmp(name, "cq-stands"))
-        stands();
-    else if (!strcmp(name, "beside"))
-        side_by_side();
-    else if (!strcmp(name, "gone"))
-        gone();
-    else if (!strcmp(name, "stays"))
-        stays();
-    else
-        return false;
-    return true;
-}
+const struct test_case completions_cases[] = {
+    {"complete", .run_numbers = many_kinds},
+    {"failing", .run_numbers = failing},
+    {"silent", .run_numbers = silent},
+    {"together", .run_numbers = together},
+    {"cq-again", .run_numbers = again},
+    {"strays", .run_numbers = strays},
+    {"cq-stands", .run = stands},
+    {"beside", .run = side_by_side},
+    {"gone", .run = gone},
+    {"stays", .run = stays},
+    {0},
+};

@@ -154,23 +154,13 @@ static void stands(uint32_t count)
     finish(held);
 }
 
-bool ends_case(const char *name, uint32_t count)
-{
-    if (!strcmp(name, "leave"))
-        leave();
-    else if (!strcmp(name, "cut"))
-        cut();
-    else if (!strcmp(name, "late"))
-        late();
-    else if (!strcmp(name, "unseen"))
-        unseen();
-    else if (!strcmp(name, "lives"))
-        lives(count);
-    else if (!strcmp(name, "stands"))
-        stands(count);
-    else if (!strcmp(name, "exits"))
-        exits();
-    else
-        return false;
-    return true;
-}
+const struct test_case ends_cases[] = {
+    {"leave", .run = leave},
+    {"cut", .run = cut},
+    {"late", .run = late},
+    {"unseen", .run = unseen},
+    {"lives", .run_count = lives},
+    {"stands", .run_count = stands},
+    {"exits", .run = exits, .alone = true},
+    {0},
+};

@@ -163,23 +163,13 @@ static void torn(void)
     await(&qp_of(q)->missing, q->posted);
 }
 
-bool lives_case(const char *name, uint32_t count)
-{
-    if (!strcmp(name, "untrue"))
-        untrue();
-    else if (!strcmp(name, "unwritten"))
-        unwritten();
-    else if (!strcmp(name, "unknown_ring"))
-        unknown_ring();
-    else if (!strcmp(name, "homeless"))
-        homeless();
-    else if (!strcmp(name, "moved"))
-        moved();
-    else if (!strcmp(name, "many_end"))
-        many_end(count);
-    else if (!strcmp(name, "torn"))
-        torn();
-    else
-        return false;
-    return true;
-}
+const struct test_case lives_cases[] = {
+    {"untrue", .run = untrue},
+    {"unwritten", .run = unwritten},
+    {"unknown_ring", .run = unknown_ring},
+    {"homeless", .run = homeless},
+    {"moved", .run = moved},
+    {"many_end", .run_count = many_end},
+    {"torn", .run = torn},
+    {0},
+};

@@ -39,7 +39,9 @@ struct queue {
     int vector;
     uint64_t posted, consumed; /* index; consumed: by the NIC */
     struct cq *cq;             /* where its requests complete, or NULL */
+    bool is_late; /* its record was first looked at when the program may have written to it */
 };
+#define IMPATIENT_US 1000u /* how long a doorbell waits for the copier unless a case says otherwise */
 extern struct queue queues[QUEUES];
 extern uint32_t queue_count;
 extern uint8_t *reals;    /* registers of the NIC: a page for each */
@@ -86,11 +88,19 @@ extern struct cq *next_cq; /* of the queues that are made from now on, or NULL *
 /* The NIC has executed these slots. */
 void complete(struct queue *q, uint64_t from, uint64_t to);
 
-/* Cases that the others' files know: false, if this one does not. */
-bool ends_case(const char *name, uint32_t count);        /* of lives that end */
-bool shares_case(const char *name, uint32_t count);      /* of registers that are shared */
-bool lives_case(const char *name, uint32_t count);       /* of untrue records, of resets */
-bool completions(const char *name, const uint32_t n[6]); /* of completion queues */
+/* A case, with the first of its numbers or all of them. */
+struct test_case {
+    const char *name;
+    void (*run)(void);
+    void (*run_count)(uint32_t);
+    void (*run_numbers)(const uint32_t n[6]);
+    bool alone; /* there is no NIC */
+};
+/* The last one has no name. */
+extern const struct test_case ends_cases[];        /* of lives that end */
+extern const struct test_case shares_cases[];      /* of registers that are shared */
+extern const struct test_case lives_cases[];       /* of untrue records, of resets */
+extern const struct test_case completions_cases[]; /* of completion queues */
 
 _Noreturn void fail(const char *what);
 

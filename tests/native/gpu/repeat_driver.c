@@ -20,10 +20,11 @@ struct st_gpu_config st_gpu_config = {.batch = 128};
 
 /* Many WQEs of all kinds: slots of the ring, WQEs, address vector, dialect, most WQEs a doorbell;
  * then 1 to have the ring in the GPU's memory. */
-static void mix(uint32_t slots, uint32_t count, int vector, int dialect, uint32_t batch)
+static void mix(const uint32_t numbers[6])
 {
-    struct queue *q = make_queue(slots, vector, true);
-    uint32_t open = 0;
+    uint32_t count = numbers[1], batch = numbers[4], open = 0;
+    int dialect = (int)numbers[3];
+    struct queue *q = make_queue(numbers[0], (int)numbers[2], true);
     for (uint32_t n = 0; n < count; n++) {
         if (q->posted - q->consumed + 8 > room(q) && open) { /* no room before it rings */
             ring_bell(q, dialect);
@@ -40,9 +41,27 @@ static void mix(uint32_t slots, uint32_t count, int vector, int dialect, uint32_
     finish(q);
 }
 
-/* Doorbell, doorbell record, the same doorbell: seen apart, or as they come. */
-static void twice(uint32_t count, bool apart)
+/* WQEs of one slot, rung for when half of the ring is full: slots of the ring, WQEs. A ring of one
+ * slot has no half: the sweeper sees to it that it is copied before the NIC may have it. */
+static void wraps(const uint32_t numbers[6])
 {
+    struct queue *q = make_queue(numbers[0], 0, true);
+    uint32_t together = numbers[0] / 2 ? numbers[0] / 2 : 1;
+    greedy = numbers[0] == 1;
+    for (uint32_t n = 0; n < numbers[1]; n++) {
+        post(q, 1, 3 * n); /* every third one has one segment of data */
+        if (q->posted % together == 0 || n + 1 == numbers[1])
+            ring_bell(q, 0);
+    }
+    await(&q->consumed, q->posted);
+    finish(q);
+}
+
+/* Doorbell, doorbell record, the same doorbell: seen apart, or as they come. */
+static void twice(const uint32_t numbers[6])
+{
+    uint32_t count = numbers[0];
+    bool apart = numbers[1];
     by_record = true;
     struct queue *q = make_queue(64, 0, true);
     for (uint32_t n = 0; n < count; n++) {
@@ -96,6 +115,7 @@ static void stall(uint32_t count)
     make_gpu();
     struct queue *q = make_queue(16, 0, true);
     cuda_closed = true;
+    st_patience_us = IMPATIENT_US;
     for (uint32_t n = 0; n < count; n++) {
         post(q, 1, n);
         ring_bell(q, 0);
@@ -178,11 +198,11 @@ static void *many_run(void *which)
     return NULL;
 }
 
-static void many(uint32_t count, uint32_t each)
+static void many(const uint32_t numbers[6])
 {
     pthread_t threads[2];
-    many_count = count;
-    many_each = each;
+    uint32_t count = many_count = numbers[0];
+    many_each = numbers[1];
     for (uint32_t i = 0; i < count; i++)
         make_queue(16, 0, true);
     for (uintptr_t i = 0; i < 2; i++)
@@ -301,59 +321,57 @@ static void monitor(void)
            st_monitor_choose(0, mwaitx), st_monitor_choose(umwait, mwaitx), st_monitor_has());
 }
 
+static const struct test_case own_cases[] = {
+    {"mix", .run_numbers = mix},
+    {"wraps", .run_numbers = wraps},
+    {"twice", .run_numbers = twice},
+    {"alternate", .run_count = alternate},
+    {"blueflame", .run_count = blueflame},
+    {"stall", .run_count = stall},
+    {"behind", .run_count = behind},
+    {"reuse", .run_count = reuse},
+    {"many", .run_numbers = many},
+    {"open", .run_count = leave_open},
+    {"peeks", .run = peeks},
+    {"forks", .run = forks},
+    {"fuzz", .run_count = fuzz, .alone = true},
+    {"latency", .run_count = latency, .alone = true},
+    {"monitor", .run = monitor, .alone = true},
+    {0},
+};
+
+static const struct test_case *case_named(const char *name)
+{
+    const struct test_case *all[] = {own_cases, ends_cases, shares_cases, lives_cases,
+                                     completions_cases};
+    for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
+        for (const struct test_case *one = all[i]; one->name; one++)
+            if (!strcmp(one->name, name))
+                return one;
+    fail("no such case");
+}
+
 int main(int argc, char **argv)
 {
     uint32_t n[6] = {0};
-    const char *order = getenv("ORDER"), *name = argc > 1 ? argv[1] : "";
+    const char *order = getenv("ORDER");
+    const struct test_case *one = case_named(argc > 1 ? argv[1] : "");
     pthread_t nic;
     for (int i = 2; i < argc && i < 8; i++)
         n[i - 2] = (uint32_t)strtoul(argv[i], NULL, 10);
     st_gpu_config.order = order ? (enum st_doorbell_order)atoi(order) : ST_FORWARD_FIRST;
-    if (strcmp(name, "stall"))
-        st_patience_us = PATIENT_US;
+    st_patience_us = PATIENT_US;
     reals = memory(QUEUES * PAGE);
     st_library_seen(ST_LAYER_MLX5DV, "repeat_driver", "1", "/", "symbol");
-    if (!strcmp(name, "fuzz")) {
-        fuzz(n[0]);
-        return 0;
-    }
-    if (!strcmp(name, "latency")) {
-        latency(n[0]);
-        return 0;
-    }
-    if (!strcmp(name, "exits")) /* it is to be the only thread */
-        ends_case(name, 0);
-    if (!strcmp(name, "monitor")) {
-        monitor();
-        return 0;
-    }
-    pthread_create(&nic, NULL, nic_run, NULL);
+    if (!one->alone)
+        pthread_create(&nic, NULL, nic_run, NULL);
     if (n[5])
         make_gpu();
-    if (!strcmp(name, "mix"))
-        mix(n[0], n[1], (int)n[2], (int)n[3], n[4]);
-    else if (!strcmp(name, "twice"))
-        twice(n[0], n[1]);
-    else if (!strcmp(name, "alternate"))
-        alternate(n[0]);
-    else if (!strcmp(name, "blueflame"))
-        blueflame(n[0]);
-    else if (!strcmp(name, "stall"))
-        stall(n[0]);
-    else if (!strcmp(name, "behind"))
-        behind(n[0]);
-    else if (!strcmp(name, "reuse"))
-        reuse(n[0]);
-    else if (!strcmp(name, "many"))
-        many(n[0], n[1]);
-    else if (!strcmp(name, "open"))
-        leave_open(n[0]);
-    else if (!strcmp(name, "peeks"))
-        peeks();
-    else if (!strcmp(name, "forks"))
-        forks();
-    else if (!ends_case(name, n[0]) && !shares_case(name, n[0]) && !lives_case(name, n[0]) &&
-             !completions(name, n))
-        fail("no such case");
+    if (one->run)
+        one->run();
+    else if (one->run_count)
+        one->run_count(n[0]);
+    else
+        one->run_numbers(n);
     return 0;
 }

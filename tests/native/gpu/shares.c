@@ -6,8 +6,6 @@
 
 #include "repeat.h"
 
-#define IMPATIENT_US 1000u
-
 /* --- doorbells that are overwritten ------------------------------------------------------------------ */
 
 /* Two queue pairs ring on one register, the second at once after the first. */
@@ -310,37 +308,20 @@ static void again(void)
     finish(q);
 }
 
-bool shares_case(const char *name, uint32_t count)
-{
-    if (!strcmp(name, "shared"))
-        shared(count);
-    else if (!strcmp(name, "blind"))
-        blind();
-    else if (!strcmp(name, "overwritten"))
-        overwritten();
-    else if (!strcmp(name, "guessed"))
-        guessed();
-    else if (!strcmp(name, "roams"))
-        roams();
-    else if (!strcmp(name, "stranger"))
-        stranger();
-    else if (!strcmp(name, "former"))
-        former();
-    else if (!strcmp(name, "passed"))
-        passed();
-    else if (!strcmp(name, "records"))
-        records(count);
-    else if (!strcmp(name, "gap"))
-        gap();
-    else if (!strcmp(name, "waits"))
-        waits();
-    else if (!strcmp(name, "older"))
-        older();
-    else if (!strcmp(name, "untold"))
-        untold(count);
-    else if (!strcmp(name, "again"))
-        again();
-    else
-        return false;
-    return true;
-}
+const struct test_case shares_cases[] = {
+    {"shared", .run_count = shared},
+    {"blind", .run = blind},
+    {"overwritten", .run = overwritten},
+    {"guessed", .run = guessed},
+    {"roams", .run = roams},
+    {"stranger", .run = stranger},
+    {"former", .run = former},
+    {"passed", .run = passed},
+    {"records", .run_count = records},
+    {"gap", .run = gap},
+    {"waits", .run = waits},
+    {"older", .run = older},
+    {"untold", .run_count = untold},
+    {"again", .run = again},
+    {0},
+};

@@ -72,6 +72,15 @@ def test_rings_of_every_size_wrap(repeat, slots: int) -> None:
     all_is_there(run)
 
 
+@pytest.mark.parametrize("log_slots", [*range(4), *range(11, 16)])
+def test_rings_of_every_other_size_wrap(repeat, log_slots: int) -> None:
+    """The smallest ones hold no WQE of several slots."""
+    slots = 1 << log_slots
+    run = repeat("wraps", slots, 2 * slots + 20)
+    assert [one.index for one in run.posted] == list(range(2 * slots + 20))
+    all_is_there(run)
+
+
 def test_the_index_wraps_at_65536(repeat) -> None:
     run = repeat("mix", 1024, 56_000, 0, 1, 64, mode="simple")
     assert run.posted[-1].index > 66_000
