@@ -83,68 +83,60 @@ class GpuTruth:
     completions: list[tuple[int, int, int, int, int]] = field(default_factory=list)
 
 
-def generate_gpu(
-    folder: Path,
-    ranks: int = 3,
-    kernels: int = 2,
-    doorbells: int = 40,
-    lost: float = 0.0,
-    unconnected: bool = False,
-    mixed: bool = False,
-    seed: int = 1,
-    completed: float = 0.0,
-) -> GpuTruth:
-    """Write a run of mode ``full`` and return its truth.
+@dataclass(frozen=True)
+class GpuRun:
+    """What a run is like.
 
-    Args:
-        folder: Made if it is missing.
+    Attributes:
         ranks: Processes.
         kernels: Of each rank, one after the other.
         doorbells: Of each kernel.
         lost: Share of work requests that were overwritten before they were copied.
         unconnected: Each rank has one DCI, whose requests name their destination.
         mixed: A doorbell may announce both data and control.
-        seed: Of the random numbers.
         completed: Share of the work requests of each queue pair that complete, the last one of
             them with an error; 0: completions cannot be seen.
+        seed: Of the random numbers.
     """
+
+    ranks: int = 3
+    kernels: int = 2
+    doorbells: int = 40
+    lost: float = 0.0
+    unconnected: bool = False
+    mixed: bool = False
+    completed: float = 0.0
+    seed: int = 1
+
+
+def generate_gpu(folder: Path, how: GpuRun | None = None) -> GpuTruth:
+    """Write a run of mode ``full`` into a folder, made if it is missing; return its truth."""
+    how = how or GpuRun()
     folder.mkdir(parents=True, exist_ok=True)
     truth = GpuTruth()
-    rng = np.random.default_rng(seed)
-    for rank in range(ranks):
-        drawn = _Rank(rank, ranks, unconnected, lost, mixed, rng, truth)
-        drawn.write(folder, kernels, doorbells, completed)
+    rng = np.random.default_rng(how.seed)
+    for rank in range(how.ranks):
+        _Rank(rank, how, rng, truth).write(folder)
     return truth
 
 
 class _Rank:
     """Draws what one rank does, and writes its file."""
 
-    def __init__(
-        self,
-        rank: int,
-        ranks: int,
-        unconnected: bool,
-        lost: float,
-        mixed: bool,
-        rng: np.random.Generator,
-        truth: GpuTruth,
-    ) -> None:
-        self.rank, self.ranks, self.unconnected, self.lost = rank, ranks, unconnected, lost
-        self.mixed, self.rng, self.truth = mixed, rng, truth
-        self.peers = [other for other in range(ranks) if other != rank] or [rank]
+    def __init__(self, rank: int, how: GpuRun, rng: np.random.Generator, truth: GpuTruth) -> None:
+        self.rank, self.how, self.rng, self.truth = rank, how, rng, truth
+        self.peers = [other for other in range(how.ranks) if other != rank] or [rank]
         self.rows: dict[Schema, list[dict[str, Any]]] = {schema: [] for schema in Schema}
         self.index: Counter[int] = Counter()
         self.invalid: Counter[int] = Counter()
         self.ordinal: Counter[int] = Counter()
 
-    def write(self, folder: Path, kernels: int, doorbells: int, completed: float) -> None:
+    def write(self, folder: Path) -> None:
         """Write the rank's file."""
-        end_ns = self._draw(kernels, doorbells)
-        self.completed = completed
-        if completed:
+        end_ns = self._draw()
+        if self.how.completed:
             self._complete()
-        header = {"rank": self.rank, "world": self.ranks, "mode": "full", "tsc_hz": 10**9}
+        header = {"rank": self.rank, "world": self.how.ranks, "mode": "full", "tsc_hz": 10**9}
         header |= {"layers": ["mlx5dv", "cuda"], "run_id": "gpu", "calls": {"1": "gpu_post"}}
         with RankFile(folder, "node0", _PID + self.rank, BASE_NS, **header) as file:
             self._objects(file)
@@ -156,11 +148,11 @@ class _Rank:
                     file.chunk(schema, _TID + self.rank, records(schema, len(rows), **columns))
             file.end(end_ns + 1)
 
-    def _draw(self, kernels: int, doorbells: int) -> int:
+    def _draw(self) -> int:
         now = 1000
-        for _ in range(kernels):
+        for _ in range(self.how.kernels):
             begin = now
-            for _ in range(doorbells):
+            for _ in range(self.how.doorbells):
                 now += _STEP_NS
                 self._ring(now)
             now += _STEP_NS
@@ -175,7 +167,7 @@ class _Rank:
         """Of each queue pair, complete the first work requests, at most three at a time."""
         for qp in self.index:
             posts = [x for x in self.truth.posts if (x.src, x.object) == (self.rank, qp)]
-            last = int(self.completed * len(posts)) - 1
+            last = int(self.how.completed * len(posts)) - 1
             first = 0
             for k, post in enumerate(posts[: last + 1]):
                 if k % 3 and k != last:
@@ -193,10 +185,10 @@ class _Rank:
     def _ring(self, now: int) -> None:
         """Post a few work requests to one queue, and ring once."""
         at = int(self.rng.integers(0, len(self.peers)))
-        qp = _QP if self.unconnected else _QP + at
+        qp = _QP if self.how.unconnected else _QP + at
         first = self.index[qp]
         low, high = (0, 3) if self.rng.random() < 0.5 else (3, len(_SHAPES))  # data, or control
-        shapes = _SHAPES if self.mixed else _SHAPES[low:high]
+        shapes = _SHAPES if self.how.mixed else _SHAPES[low:high]
         for _ in range(int(self.rng.integers(1, 5))):
             self._post(now, qp, at, shapes[int(self.rng.integers(0, len(shapes)))])
         number = self.index[qp] & 0xFFFF
@@ -212,7 +204,7 @@ class _Rank:
         size = 0 if op == Op.NOP else 8 if operands else 1 << int(self.rng.integers(3, 20))
         raddr = _ADDRESS + 64 * int(self.rng.integers(0, 1 << 20)) if op not in _PLAIN else 0
         raw = self._encode(index, qp, dst, opcode, operands, raddr, size)
-        slots, is_lost = len(raw) // SLOT_BYTES, bool(self.rng.random() < self.lost)
+        slots, is_lost = len(raw) // SLOT_BYTES, bool(self.rng.random() < self.how.lost)
         self.index[qp] += slots
         post = Post(
             *(self.rank, dst, qp, now, index, slots, op, opcode, size, raddr),
@@ -236,7 +228,7 @@ class _Rank:
         kind = Kind.MSG if post.op == Op.SEND else Kind.RMA
         travels = post.op != Op.NOP
         peer = post.object
-        if self.unconnected and travels:
+        if self.how.unconnected and travels:
             peer = _qpn(_QP) << 32 | _VECTOR + post.dst
         channel = self._channel(post.object, kind, peer)
         row = {"t_tsc": post.doorbell + 1, "size_bytes": post.size_bytes, "channel": channel}
@@ -248,7 +240,7 @@ class _Rank:
         key = _key(post.dst) if post.raddr else 0
         row = {"t_tsc": post.doorbell + 1, "raddr": post.raddr, "size_bytes": post.size_bytes}
         row |= {"rkey": key, "object": post.object, "position": post.index, "opcode": ibv}
-        row["wr_id"] = peer if self.unconnected else 0
+        row["wr_id"] = peer if self.how.unconnected else 0
         self.rows[Schema.REQUEST].append(row | {"sges": 1, "flags": 2, "queue": 1})
 
     def _channel(self, qp: int, kind: Kind, peer: int) -> int:
@@ -265,7 +257,7 @@ class _Rank:
     ) -> bytes:
         """Return the slots of a work request."""
         body = b""
-        if opcode and self.unconnected:
+        if opcode and self.how.unconnected:
             body += struct.pack(">QIHH", 0, _qpn(_QP) | 1 << 31, 0, 0) + bytes(16) + _gid(dst)
         if raddr:
             body += struct.pack(">QII", raddr, _key(dst), 0)
@@ -288,22 +280,22 @@ class _Rank:
         file.object("name", _NAME, name="exchange")
         for number, fields in self._pairs():
             totals = {"slots": self.index[number], "invalid_slots": self.invalid[number]}
-            totals |= {"completions": int(self.completed > 0)}
+            totals |= {"completions": int(self.how.completed > 0)}
             totals |= {"doorbells": self.truth.doorbells[self.rank, number], "uncopied_slots": 0}
             file.object(
                 "mlx5_qp", number, uar=_UAR, umem=_UMEM, qpn=_qpn(number), **fields, **totals
             )
-        if self.unconnected:
+        if self.how.unconnected:
             for other in self.peers:
                 file.object("mlx5_av", _VECTOR + other, dgid=_gid(other))
 
     def _pairs(self) -> Iterator[tuple[int, dict[str, Any]]]:
         own = {"sgid": _gid(self.rank)}
-        if self.unconnected:
+        if self.how.unconnected:
             yield _QP, {**own, "qp_type": "dci"}
             return
         for at, other in enumerate(self.peers):
-            theirs = [x for x in range(self.ranks) if x != other] or [other]
+            theirs = [x for x in range(self.how.ranks) if x != other] or [other]
             there = {"dgid": _gid(other), "dest_qpn": _qpn(_QP + theirs.index(self.rank))}
             yield _QP + at, {**own, **there, "qp_type": "rc"}
 

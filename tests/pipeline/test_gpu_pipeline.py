@@ -10,9 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from sigmatrace import api
-from sigmatrace.testing.synthetic_gpu import GpuTruth, generate_gpu
+from sigmatrace.capture import items
+from sigmatrace.testing.synthetic_gpu import GpuRun, GpuTruth, generate_gpu
 from sigmatrace.text import count_text
-from sigmatrace.trace_format import Layer, Op
+from sigmatrace.trace_format import Item, Layer, Op, Schema
 
 ADDRESSED = (Op.PUT, Op.GET, Op.ATOMIC_FETCH)
 
@@ -20,7 +21,9 @@ ADDRESSED = (Op.PUT, Op.GET, Op.ATOMIC_FETCH)
 @pytest.fixture(params=["connected", "unconnected", "overwritten"])
 def made(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[GpuTruth, api.Result]:
     lost = 0.1 if request.param == "overwritten" else 0.0
-    truth = generate_gpu(tmp_path / "run", lost=lost, unconnected=request.param == "unconnected")
+    truth = generate_gpu(
+        tmp_path / "run", GpuRun(lost=lost, unconnected=request.param == "unconnected")
+    )
     result = api.run(tmp_path / "run", ["parquet"], overrides=["partition_mb=1"])
     assert result.ledger["balanced"], [x for x in result.ledger["balance"] if not x["ok"]]
     return truth, result
@@ -113,7 +116,7 @@ def test_sends_to_gpus_are_not_taken_for_lost_ones(made) -> None:
 
 @pytest.mark.parametrize("unconnected", [False, True])
 def test_requests_complete_as_far_as_was_seen(tmp_path: Path, unconnected: bool) -> None:
-    truth = generate_gpu(tmp_path / "run", unconnected=unconnected, completed=0.7)
+    truth = generate_gpu(tmp_path / "run", GpuRun(unconnected=unconnected, completed=0.7))
     result = api.run(tmp_path / "run", ["parquet"], overrides=["partition_mb=1"])
     assert result.ledger["balanced"], [x for x in result.ledger["balance"] if not x["ok"]]
     until = {key: -1 for key in truth.doorbells}
@@ -150,3 +153,20 @@ def test_kernels_have_their_times(made) -> None:
     rows = pq.read_table(result.out / "parquet" / "kernels").to_pylist()
     found = [(r["proc"], r["t_ns"] - base, r["t_ns"] - base + r["duration_ns"]) for r in rows]
     assert sorted(found) == sorted(truth.kernels)
+
+
+@pytest.mark.parametrize("schema", [Schema.OP, Schema.WQE])
+def test_a_damaged_chunk_is_no_equation_that_does_not_hold(tmp_path: Path, schema: Schema) -> None:
+    """It is found when events are read; then its process is not compared, the others are."""
+    generate_gpu(tmp_path / "run", GpuRun(ranks=3))
+    path = sorted((tmp_path / "run").glob("*.msgpack"))[0]
+    data = bytearray(path.read_bytes())
+    spans = [span for span in items.walk(bytes(data)) if span.kind == Item.CHUNK]
+    span = next(span for span in spans if span.chunk.schema == schema)
+    data[span.offset + span.size - 1] ^= 1
+    path.write_bytes(data)
+    result = api.run(tmp_path / "run", ["parquet"])
+    assert result.ledger["balanced"], [x for x in result.ledger["balance"] if not x["ok"]]
+    count = result.ledger["stages"]["doorbell"]
+    assert (count["processes_compared"], count["processes_not_compared"]) == (2, 1)
+    assert (count["queue_pairs_compared"], count["queue_pairs_not_compared"]) == (4, 2)

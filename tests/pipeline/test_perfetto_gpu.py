@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 import pytest
 
 from sigmatrace import api
-from sigmatrace.testing.synthetic_gpu import generate_gpu
+from sigmatrace.testing.synthetic_gpu import GpuRun, generate_gpu
 from sigmatrace.trace_format import DoorbellFlag, Layer, Op
 from tests.factories import queue_pair
 from tests.perfetto_inputs import partition, run
@@ -34,7 +34,7 @@ def shown(folder, trace_processor):
 @pytest.fixture
 def traced(tmp_path, trace_processor):
     """A synthetic run, its trace, and slices with arguments."""
-    truth = generate_gpu(tmp_path / "run", ranks=3, doorbells=30)
+    truth = generate_gpu(tmp_path / "run", GpuRun(ranks=3, doorbells=30))
     return truth, *shown(tmp_path / "run", trace_processor)
 
 
@@ -92,7 +92,7 @@ def test_doorbells_of_data_and_of_control_are_apart(traced) -> None:
 def test_what_a_doorbell_announces_of_both_is_apart_per_operation(
     tmp_path, trace_processor
 ) -> None:
-    truth = generate_gpu(tmp_path / "run", doorbells=30, mixed=True)
+    truth = generate_gpu(tmp_path / "run", GpuRun(doorbells=30, mixed=True))
     result, _, rows = shown(tmp_path / "run", trace_processor)
     found = judge_doorbells(truth, rows)
     assert found[1] and found[2] == result.ledger["exports"]["perfetto"]["doorbells_twice"] > 0
@@ -119,7 +119,7 @@ def test_requests_are_below_their_queue_pair_and_nothing_is_outstanding(traced) 
 def test_completions_that_are_seen_end_slices_of_their_queue_pair(
     tmp_path, trace_processor
 ) -> None:
-    truth = generate_gpu(tmp_path / "run", ranks=3, doorbells=30, completed=0.8)
+    truth = generate_gpu(tmp_path / "run", GpuRun(ranks=3, doorbells=30, completed=0.8))
     result = api.run(tmp_path / "run", ["perfetto"])
     tp = trace_processor(result.out / "trace.pftrace")
     rows = tp.query(
@@ -220,7 +220,7 @@ def test_a_queue_pair_without_a_place_has_its_number_all_the_same(load) -> None:
 def test_what_kernels_post_leads_to_the_queue_pair_that_it_reaches(
     tmp_path, trace_processor, unconnected
 ) -> None:
-    truth = generate_gpu(tmp_path / "run", doorbells=10, unconnected=unconnected)
+    truth = generate_gpu(tmp_path / "run", GpuRun(doorbells=10, unconnected=unconnected))
     result = api.run(tmp_path / "run", ["perfetto"])
     assert result.ledger["balanced"], [x for x in result.ledger["balance"] if not x["ok"]]
     tp = trace_processor(result.out / "trace.pftrace")

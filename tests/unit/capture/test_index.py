@@ -196,3 +196,20 @@ def test_end_and_clocks(tmp_path: Path) -> None:
     assert clock == {
         "proc": 0, "tsc": 1, "wall_ns": 10**18, "width_tsc": 40, "source": "realtime",
     }  # fmt: skip
+
+
+def test_what_is_absent_from_a_file_and_what_was_lost(tmp_path: Path) -> None:
+    def one(pid: int, written: int, dropped: int, end: bool = True) -> None:
+        with RankFile(tmp_path, "a", pid) as file:
+            file.chunk(Schema.CHANNEL, pid, small_channels())
+            file.drop(Schema.OP, pid, dropped)
+            file.chunk(Schema.OP, pid, records(Schema.OP, 3, channel=2))
+            file.written[int(Schema.OP)] = written
+            if end:
+                file.end(lost={"this": 5, "that": 2**64 - 1} if pid == 2 else {})
+
+    for pid, numbers in enumerate(((3, 0), (7, 2), (3, 4, False)), start=1):
+        one(pid, *numbers)
+    run = load_folder(tmp_path).run
+    assert run.column("processes", "absent").tolist() == [0, 4 + 2, 4]
+    assert run.column("processes", "lost").tolist() == [0, 2**64 - 1, 0]
