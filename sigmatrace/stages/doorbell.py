@@ -179,16 +179,7 @@ class Doorbell(Stage):
                 "right": "records.doorbell",
             }
         )
-        equations.append(
-            {"name": "slots counted here = recorded", "left": total["read"], "right": "records.wqe"}
-        )
-        equations.append(
-            {
-                "name": "slots that queue pairs counted = recorded + uncopied, by process",
-                "left": slots.slots,
-                "right": [slots.recorded, slots.uncopied],
-            }
-        )
+        equations += slots.equations(total["read"])
         return {
             **total,
             "unknown_queue_pair": resolved.unknown,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -54,6 +55,14 @@ class Counted:
     slots: int
     recorded: int
     uncopied: int
+
+    def equations(self, read: int) -> list[dict[str, Any]]:
+        """Return those of slots; ``read``: in the trace, of all processes."""
+        name = "slots that queue pairs counted = recorded + uncopied, by process"
+        return [
+            {"name": "slots counted here = recorded", "left": read, "right": "records.wqe"},
+            {"name": name, "left": self.slots, "right": [self.recorded, self.uncopied]},
+        ]
 
 
 def compare(queues: pa.Table, run: Run) -> Compared:

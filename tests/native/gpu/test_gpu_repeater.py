@@ -65,30 +65,6 @@ def test_channels_lead_to_address_vectors(repeat) -> None:
             assert vector["dgid"] == bytes.fromhex("fe80") + bytes(13) + bytes([one.gid])
 
 
-@pytest.mark.parametrize("slots", [16, 32, 128, 256, 512, 1024])
-def test_rings_of_every_size_wrap(repeat, slots: int) -> None:
-    run = repeat("mix", slots, max(600, 3 * slots), 0, 0, 9)
-    assert run.posted[-1].index > 3 * slots
-    all_is_there(run)
-
-
-@pytest.mark.parametrize("log_slots", [*range(4), *range(11, 16)])
-def test_rings_of_every_other_size_wrap(repeat, log_slots: int) -> None:
-    """The smallest ones hold no WQE of several slots."""
-    slots = 1 << log_slots
-    run = repeat("wraps", slots, 2 * slots + 20)
-    assert [one.index for one in run.posted] == list(range(2 * slots + 20))
-    all_is_there(run)
-
-
-def test_the_index_wraps_at_65536(repeat) -> None:
-    run = repeat("mix", 1024, 56_000, 0, 1, 64, mode="simple")
-    assert run.posted[-1].index > 66_000
-    same_operations(run)
-    consistent_doorbells(run)
-    assert run.lost() == {} and not run.trace.records(7) and not run.trace.records(10)
-
-
 @pytest.mark.parametrize("order", [FIRST, COPY_FIRST, SYNC])
 def test_orders(repeat, order: int) -> None:
     run = repeat("mix", 128, 600, 0, 0, 4, order=order)
