@@ -74,15 +74,6 @@ def test_orders(repeat, order: int) -> None:
         assert set(flags) == {WAITED}
 
 
-@pytest.mark.parametrize("order", [FIRST, COPY_FIRST, SYNC])
-def test_rings_in_the_memory_of_a_gpu(repeat, order: int) -> None:
-    # Copies that were enqueued before the forward are made much later here than by a GPU: in that
-    # order, a ring which does not wrap.
-    slots = 2048 if order == COPY_FIRST else 64
-    run = repeat("mix", slots, 600, 1, 0, 5, 1, order=order)
-    all_is_there(run)
-
-
 def test_off_reads_nothing(repeat) -> None:
     run = repeat("mix", 64, 200, 0, 0, 4, order=OFF)
     consistent_doorbells(run)
