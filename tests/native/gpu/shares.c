@@ -118,6 +118,27 @@ static void stranger(void)
     finish(q);
 }
 
+/* The same, while the copier stands still for longer than the making of a queue pair waits for its
+ * first look at the record. */
+static void tardy(void)
+{
+    make_gpu();
+    struct queue *held = make_queue(16, 0, true);
+    gpu_ring = NULL;
+    cuda_closed = true;
+    post(held, 1, 1);
+    ring_bell(held, 0);
+    await(&qp_of(held)->started, 1);
+    struct queue *q = make_queue(64, 0, true);
+    post(q, 1, 1);
+    write_record(q);
+    store(q, __builtin_bswap32(1u << 8) | (uint64_t)__builtin_bswap32(0x9999u << 8) << 32);
+    __atomic_store_n(&cuda_closed, false, __ATOMIC_RELEASE);
+    await(&qp_of(q)->forwarded, q->posted);
+    finish(q);
+    finish(held);
+}
+
 /* --- doorbell records that are no news ----------------------------------------------------------------- */
 
 static void look_often(void)
@@ -315,6 +336,7 @@ const struct test_case shares_cases[] = {
     {"guessed", .run = guessed},
     {"roams", .run = roams},
     {"stranger", .run = stranger},
+    {"tardy", .run = tardy},
     {"former", .run = former},
     {"passed", .run = passed},
     {"records", .run_count = records},

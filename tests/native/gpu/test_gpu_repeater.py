@@ -172,6 +172,13 @@ def test_a_doorbell_that_an_unknown_one_overwrites(repeat) -> None:
     assert run.lost() == {UNKNOWN: 1}
 
 
+def test_a_record_that_was_not_read_in_time_is_believed_if_the_ring_proves_it(repeat) -> None:
+    late = "gpu: queue pair whose doorbell record was not read before it could ring"
+    run = repeat("tardy")
+    same_operations(run)
+    assert run.lost() == {UNKNOWN: 1, late: 1}
+
+
 def test_doorbells_of_unknown_ones_are_counted_where_none_is_recorded(repeat) -> None:
     run = repeat("stranger", mode="aggregate")
     assert run.lost() == {UNKNOWN: 1} and not run.trace.records(9)

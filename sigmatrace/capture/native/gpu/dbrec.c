@@ -71,7 +71,7 @@ static bool tell(struct st_gpu_qp *qp)
     uint16_t index = (uint16_t)__builtin_bswap32(value);
     if (!qp->looked)
         qp->left_over = index;
-    qp->written |= index != qp->left_over;
+    qp->written |= index != qp->left_over || ST_LOAD(&qp->unread);
     ST_STORE(&qp->looked, 1);
     return !is_believed(qp, index) ||
            st_queue_put(&st_to_sweeper, &(struct st_message){.qp = (uint32_t)(qp - st_gpu_qps),

@@ -97,7 +97,7 @@ static void warn_of_loss(struct st_register *at, bool has_record)
                         "for operations that the NIC was not told of; trace it without layer mlx5dv");
 }
 
-static bool add(const struct st_gpu_qp_new *new, const struct place *place)
+static bool add(const struct st_gpu_qp_new *new, const struct place *place, bool is_new)
 {
     bool sees = st_gpu_cq_begin(new->cq);
     struct st_gpu_qp *qp =
@@ -119,9 +119,12 @@ static bool add(const struct st_gpu_qp_new *new, const struct place *place)
         st_lost("gpu: queue pair beyond the number that can be followed", 1);
         return false;
     }
-    /* What its record says before anything was rung is of an earlier life, and no doorbell. */
-    if (place->record && (!read_record(qp) || !ST_LOAD(&qp->looked)))
+    /* What its record says before anything was rung is of an earlier life, and no doorbell. Of a new
+     * queue pair that was not read in time it may be one: the ring has to prove it. */
+    if (place->record && (!read_record(qp) || !ST_LOAD(&qp->looked))) {
         st_lost("gpu: queue pair whose doorbell record was not read before it could ring", 1);
+        ST_STORE(&qp->unread, is_new);
+    }
     return true;
 }
 
@@ -137,7 +140,7 @@ bool st_gpu_qp_add(const struct st_gpu_qp_new *new)
     place.proof = ring ? st_source_of(new->sq) : NULL;
     place.ring = recorded ? place.proof : NULL;
     place.record = new->dbrec && new->dbrec % 4 == 0 ? st_source_of(new->dbrec) : NULL;
-    return add(new, &place);
+    return add(new, &place, new->first == 0);
 }
 
 /* The register may have gone before, and with it the name. */
@@ -247,7 +250,7 @@ void st_gpu_qp_restart(const void *shadow, uint32_t qpn, uint32_t object,
     place.at = at && ST_LOAD(&at->state) == ST_ACTIVE && at->of == place.page ? at : NULL;
     if (!place.at)
         place.at = st_register_beside(page_in(place.name));
-    add(&new, &place);
+    add(&new, &place, false);
 }
 
 void st_gpu_qps_end(uint64_t until_tsc)

@@ -96,6 +96,7 @@ struct st_gpu_qp {
     uint32_t asked;     /* and is to be read now: enum st_asked */
     uint16_t left_over; /* what it said at first, which is of an earlier one */
     bool written;       /* it has said something else */
+    uint32_t unread;    /* the program: it may have written to it before the first look */
     uint32_t reading; /* the program's memory, or recording, now */
     uint32_t part_round, part_count;
     uint64_t part_first, part_at;
