@@ -12,6 +12,7 @@ from pathlib import Path
 from sigmatrace.capture.elf import Program, inspect, with_all_needed
 
 _BETWEEN = re.compile(r"[\s;&|()<>{}`\"'$=]+")
+_LIBRARY = re.compile(r"\.so(\.[\d.]+)?$")
 _COMMENT = re.compile(r"^\s*#.*$", re.MULTILINE)
 _WORDS_MAX = 2000
 _PROGRAMS_MAX = 20
@@ -45,14 +46,15 @@ def programs(said: Iterable[str], environment: Mapping[str, str]) -> list[Progra
     """Return the first ELF programs among words, each once, in their order.
 
     ``mpirun -n 4 ./app`` names two: the words cannot be told apart without knowing every
-    launcher's options, so each word that is an executable file counts.
+    launcher's options, so each word that is an executable file counts, but for libraries.
 
     Args:
         said: The words.
         environment: Whose PATH and LD_LIBRARY_PATH count.
     """
     search = environment.get("PATH", os.defpath)
-    paths = [_executable(word, search) for word in dict.fromkeys(said)]
+    named = (word for word in dict.fromkeys(said) if not _LIBRARY.search(word))
+    paths = [_executable(word, search) for word in named]
     found = (inspect(path) for path in dict.fromkeys(paths) if path)
     first = itertools.islice((program for program in found if program), _PROGRAMS_MAX)
     return [with_all_needed(program, environment) for program in first]

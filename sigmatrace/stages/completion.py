@@ -183,11 +183,13 @@ class Completion(Stage):
         ]
         if unseen + seen == counts["requests"] and counts["cqes"] == counts["gpu_cqes"]:
             lines = []
-        if seen:
+        if seen or counts["gpu_cqes"]:
             open_ = counts["gpu_outstanding"]
+            least = "at least " if counts["gpu_errors"] else ""  # the NIC overwrites some
+            wrong = least + counted(counts["gpu_errors"], "error")
             lines.append(
                 f"completed  {count_text(seen - open_)} of {counted(seen, 'request')} of GPUs, "
-                f"{count_text(open_)} outstanding; {counted(counts['gpu_errors'], 'error')}; "
+                f"{count_text(open_)} outstanding; {wrong}; "
                 "times are upper bounds"
             )
         if unseen:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from sigmatrace.lookup import find_objects, object_keys
 from sigmatrace.partition import Partition, Run
+from sigmatrace.queue_pairs import DESCRIBED, numbers
 from sigmatrace.schema import Columns
 from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.trace_format import Layer
@@ -64,7 +65,8 @@ class Wqe(Stage):
     name: ClassVar[str] = "wqe"
     summary: ClassVar[SummaryKind] = "index"
     requires: ClassVar[Columns] = {
-        "endpoints": {"proc": "i4", "object": "u4", "layer": "u1", "qpn": "u4", "av": "u4"},
+        "endpoints": {**DESCRIBED["endpoints"], "av": "u4"},
+        "gpu_queues": DESCRIBED["gpu_queues"],
         "wqes": {
             "proc": "i4",
             "t_tsc": "u8",
@@ -82,10 +84,10 @@ class Wqe(Stage):
         """Collect numbers and kinds of the queue pairs."""
         mine = np.flatnonzero(run.column("endpoints", "layer") == Layer.MLX5DV)
         key = object_keys(*(run.column("endpoints", x)[mine] for x in ("proc", "object")))
-        order = np.argsort(key)
-        mine = mine[order]
+        mine = mine[np.argsort(key)]
+        own = tuple(run.column("endpoints", x)[mine] for x in ("proc", "object"))
         has_av = (run.column("endpoints", "av")[mine] != 0).astype(np.uint8)
-        return Senders(key[order], run.column("endpoints", "qpn")[mine], has_av)
+        return Senders(object_keys(*own), numbers(run, *own), has_av)
 
     def apply(self, part: Partition, resolved: Senders) -> Partition:
         """Decode the partition's slots."""

@@ -90,19 +90,27 @@ def test_whom_a_dci_reaches_is_known(runner: Runner, tmp_path: Path, make: str) 
 
 
 @pytest.mark.parametrize("dialect", ["rdma", "rocshmem"])
-def test_queue_pairs_that_libmlx5_made(runner: Runner, dialect: str) -> None:
+def test_queue_pairs_that_libmlx5_made(runner: Runner, tmp_path: Path, dialect: str) -> None:
     """Their rings are read before they are freed; none is left to the NIC's own recovery."""
     options = (ALL, f"dialect={dialect}", "make=verbs", "qps=4", "blocks=4", "ops=200", ROOMY)
-    with runner.traced(*options, MLX5EMU_RECOVER_US="0", MLX5EMU_REREAD="0") as (traced,):
+    out = tmp_path / "trace"
+    env = {"MLX5EMU_RECOVER_US": "0", "MLX5EMU_REREAD": "0", "SIGMATRACE_OUT": str(out)}
+    with runner.traced(*options, **env) as (traced,):
         judge.slot_by_slot(traced)
         doorbells = traced.rank.records(judge.DOORBELL)
         assert doorbells["slots"].sum() == traced.node.total("slots")
+        total = traced.node.total("slots")
+    doorbell = api.run(out, ["json"]).ledger["stages"]["doorbell"]
+    decoded = sum(doorbell[kind] for kind in ("wqes", "invalid"))
+    assert (doorbell["read"], doorbell["invalid"]) == (total, 0) and 0 < decoded <= total
+    assert doorbell["queue_pairs_not_compared"] == 0
 
 
-def test_beside_the_shim_of_layer_verbs(runner: Runner) -> None:
+@pytest.mark.parametrize("more", [(), ("dci=1",)], ids=["rc", "dci"])
+def test_beside_the_shim_of_layer_verbs(runner: Runner, more: tuple[str, ...]) -> None:
     """The GPU's stands first and passes calls on: both see a queue pair's end, each once."""
     verbs = shim_in(runner.shim.parent, "verbs")
-    options = (ALL, "dialect=rdma", "make=verbs", "qps=2", "blocks=2", "ops=100", ROOMY)
+    options = (ALL, "dialect=rdma", "make=verbs", "qps=2", "blocks=2", "ops=100", ROOMY, *more)
     env = {"SIGMATRACE_LAYERS": "verbs,gpu", "MLX5EMU_REREAD": "0"}
     env["LD_PRELOAD"] = f"{runner.shim} {verbs} {runner.emulated.built.strip}"
     with runner.traced(*options, **env) as (traced,):

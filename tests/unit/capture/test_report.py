@@ -328,6 +328,11 @@ def test_endless_words_are_cut(tmp_path):
     assert mentioned.words([str(script)], "") == [str(script)] * 2
 
 
+def test_libraries_among_the_arguments_are_no_programs(programs):
+    said = [str(programs[name]) for name in ("dynamic", "libmiddle.so", "libmpi.so.12")]
+    assert [one.path for one in mentioned.programs(said, {})] == [programs["dynamic"]]
+
+
 def test_a_setuid_program_of_another_user(programs, monkeypatch, tmp_path):
     path = Path(shutil.copy(programs["dynamic"], tmp_path / "setuid"))
     path.chmod(0o4755)

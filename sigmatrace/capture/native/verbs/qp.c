@@ -75,6 +75,13 @@ static struct st_verbs_qp *created(struct ibv_qp *qp, struct st_verbs_context *c
     return state;
 }
 
+/* What libibverbs says of it; not every stand-in for that library can tell. */
+static bool query(const struct st_verbs_library *library, struct ibv_qp *qp,
+                  struct ibv_qp_attr *attr, struct ibv_qp_init_attr *init)
+{
+    return library->ibv_query_qp && !ST_VERBS_INSIDE(library->ibv_query_qp(qp, attr, QUERIED, init));
+}
+
 /* Of those who use it at once, one describes it, before the others go on. */
 void st_verbs_qp_inherited(struct st_verbs_qp *qp)
 {
@@ -87,8 +94,7 @@ void st_verbs_qp_inherited(struct st_verbs_qp *qp)
         st_verbs_context_known(qp->context->handle);
         qp->pd = st_verbs_pd(qp->handle->pd, qp->context);
         st_verbs_connection_begin(qp, qp->now);
-        if (!ST_VERBS_INSIDE(
-                qp->context->library->ibv_query_qp(qp->handle, &attr, QUERIED, &init)))
+        if (query(qp->context->library, qp->handle, &attr, &init))
             st_verbs_connection_known(qp, &attr);
         __atomic_store_n(&qp->life, st_verbs_life, __ATOMIC_RELEASE);
     }
@@ -106,7 +112,7 @@ static struct st_verbs_qp *adopt(struct ibv_qp *qp, struct st_verbs_context *con
                            .receive_cq = qp->recv_cq,
                            .srq = qp->srq,
                            .pd = qp->pd};
-    bool told = !ST_VERBS_INSIDE(context->library->ibv_query_qp(qp, &attr, QUERIED, &init));
+    bool told = query(context->library, qp, &attr, &init);
     if (told) {
         how.max_send = init.cap.max_send_wr;
         how.max_receive = init.cap.max_recv_wr;

@@ -81,8 +81,6 @@ class Case:
         busy: Whether another program has the sweeper's processor half of the time.
         expected: Said of it in the results.
         compared: Whether it is run once more without the tracer, and both times are told.
-        unharmed: Whether nothing may be overwritten on a real GPU. (The stand-in makes copies
-            later, and may have no processor for the copier in time.)
     """
 
     options: tuple[str, ...]
@@ -92,7 +90,6 @@ class Case:
     busy: bool = False
     expected: str = ""
     compared: bool = False
-    unharmed: bool = False
 
     @property
     def name(self) -> str:
@@ -153,14 +150,14 @@ def _disturbances(ops: int, slow: int) -> list[Case]:
             expected="the copier is slow",
         ),
     ]
+    # A copy that is only enqueued before the forward may come after what it should have read.
     orders = {"forward-first": _counted, "copy-first": _counted, "sync": _copied}
     for order, judged in orders.items():
         for slots in ("slots=32", "slots=256"):
             options = (ALL, f"ops={ops * 4}", slots)
             # By itself the NIC may execute what was not forwarded: it is overwritten in any order.
             env = (("SIGMATRACE_DOORBELL", order), *_NO_RECOVERY)
-            unharmed = order != "forward-first"
-            cases.append(Case(options, judged, env, expected=small, unharmed=unharmed))
+            cases.append(Case(options, judged, env, expected=small))
     return cases
 
 
@@ -206,8 +203,6 @@ def run(runner: Runner, case: Case) -> str:
         slots = sum(traced.node.total("slots") for traced in found)
         rings = sum(traced.node.total("doorbells") for traced in found)
         missing = sum(traced.missing for traced in found)
-        if case.unharmed and runner.gpu:
-            need(not any(traced.invalid for traced in found), f"overwritten: {told}")
     why = f" ({case.expected})" if case.expected and missing else ""
     if case.compared:
         begin = time.monotonic()
