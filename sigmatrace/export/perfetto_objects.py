@@ -207,7 +207,8 @@ class Gpus:
     """The GPUs of a run, by process; a process's queues in the host's memory have one of their own.
 
     Attributes:
-        keys: i8[g], ``proc << 32 | object``, ascending; object 0: not known.
+        keys: i8[g], ``proc << 32 | object``, ascending; object 0: the host's
+            memory (queues), or not known (kernels).
         names: What a user sees, by number.
         of_qp: i4[q], GPU of each queue pair, -1 = of none.
     """
@@ -229,7 +230,8 @@ class Gpus:
         columns = (run.tables["gpus"].column(name).to_pylist() for name in ("ordinal", "name"))
         rows = zip(known.tolist(), *columns, strict=True)
         named = {key: f"GPU {ordinal} ({name})" for key, ordinal, name in rows}
-        return cls(keys, [named.get(key, "GPU (not known)") for key in keys.tolist()], of_qp)
+        nobody = "host memory, or a GPU that is not known"
+        return cls(keys, [named.get(key, nobody) for key in keys.tolist()], of_qp)
 
     @property
     def proc(self) -> np.ndarray:

@@ -166,9 +166,9 @@ def test_doorbells_without_operations_are_not_guessed_and_strangers_are_counted(
     tp, exported = load(partition(0, **rows), of=of)
     found = [(row["ts"], row["dur"], row["path"]) for row in tp.query(SLICES)]
     assert sorted(found) == [
-        (5, 9, "GPU (not known)/kernels"),
-        (10, 0, "GPU (not known)/doorbells"),
+        (5, 9, "host memory, or a GPU that is not known/kernels"),
         (10, 0, "QPs/QP 0x11 → ib:bb:22/requests"),
+        (10, 0, "host memory, or a GPU that is not known/doorbells"),
     ]
     assert tp.value("select count(*) from args where string_value = 'synthesized late'") == 1
     assert tp.value("select count(*) from track where name = 'outstanding'") == 0
