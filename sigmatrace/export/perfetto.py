@@ -325,6 +325,7 @@ def _append(out: BinaryIO, path: Path, settled: Settled, tracks: Tracks) -> None
     start = out.tell()
     with path.open("rb") as piece:
         shutil.copyfileobj(piece, out, _COPY_BYTES)
+    path.unlink()  # so that there is never twice as much as the trace
     for at, value in settled.patches:
         out.seek(start + at)
         out.write(packets.padded(value))
