@@ -8,7 +8,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 packages=(build-essential cmake ninja-build pkg-config python3-venv python3-dev
-  libfabric-dev libfabric-bin libucx-dev ucx-utils)
+  libfabric-dev libfabric-bin libucx-dev ucx-utils libibverbs-dev)
 rebuild= dev=
 for option in "$@"; do
   case $option in

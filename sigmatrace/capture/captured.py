@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -76,7 +77,7 @@ def _captured(index: FileIndex) -> Captured:
         doorbells=_records(index, Schema.DOORBELL),
         unread=0 if moves_data else _unread(index),
         kernels=_records(index, Schema.KERNEL),
-        unwatched=index.unwatched,
+        unwatched=Counter(filter(None, index.tables["uars"]["passed_through"].to_pylist())),
         moves_data=moves_data,
         size_bytes=size,
         dropped=drops,

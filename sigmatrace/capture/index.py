@@ -20,7 +20,6 @@ from sigmatrace.capture.objects import (
     KNOWN_TYPES,
     object_tables,
     thread_names,
-    unwatched_registers,
 )
 from sigmatrace.capture.view import opened
 from sigmatrace.errors import RunNotFoundError
@@ -135,7 +134,6 @@ class FileIndex:
         whole_bytes: Bytes in whole items.
         lost: Chunks of channels that turned out damaged.
         unknown: What was skipped because this reader does not know it, counted by what.
-        unwatched: Registers of NICs whose doorbells could not be seen, by the reason.
     """
 
     path: str
@@ -153,7 +151,6 @@ class FileIndex:
     whole_bytes: int = 0
     lost: list[LostChunk] = field(default_factory=list)
     unknown: Counter[str] = field(default_factory=Counter)
-    unwatched: Counter[str] = field(default_factory=Counter)
 
     @property
     def ring(self) -> str:
@@ -289,7 +286,6 @@ class _Builder:
             index.channels = rows[np.unique(rows["id"], return_index=True)[1]]
         index.tables = object_tables(self.objects, index.channels, header.host)
         index.threads = thread_names(self.objects)
-        index.unwatched = unwatched_registers(self.objects)
         return index
 
     def _header(self, fields: dict[str, Any]) -> None:

@@ -81,12 +81,6 @@ def thread_names(objects: Objects) -> dict[int, str]:
     return {integer(x, "tid"): text(x, "name") for x in of_type(objects, "thread").values()}
 
 
-def unwatched_registers(objects: Objects) -> Counter[str]:
-    """Count the registers of NICs whose doorbells could not be seen, by the reason."""
-    uars = of_type(objects, "mlx5_uar").values()
-    return Counter(text(uar, "passed_through") for uar in uars if "passed_through" in uar)
-
-
 def _rows(name: str, values: Sequence[tuple[Any, ...]]) -> pa.Table:
     return rows(name, values, without=("proc",))
 

@@ -24,27 +24,12 @@ def build(folder: Path) -> Path:
     return folder
 
 
-def has_header(name: str) -> bool:
-    """Whether the C compiler finds a header, wherever the machine keeps it."""
-    command = [os.environ.get("CC", "cc"), "-E", "-include", name, "-x", "c", os.devnull]
-    try:
-        return subprocess.run(command, capture_output=True, check=False).returncode == 0
-    except FileNotFoundError:
-        return False
-
-
-_BUILT_WITH = {"verbs": "infiniband/verbs.h", "gpu": "infiniband/mlx5dv.h"}
-
-
 def shim_in(folder: Path, layer: str) -> Path:
-    """libsigmatrace_LAYER.so beside the core; where its header is, it must be there."""
-    header = _BUILT_WITH[layer]
-    if not has_header(header):
-        pytest.skip(f"the layer {layer} needs {header}: Debian package libibverbs-dev brings it")
+    """libsigmatrace_LAYER.so beside the core: tests of a layer that is not built do not pass."""
     if (folder / "build.ninja").exists():
         subprocess.run(["ninja", "-C", folder, f"sigmatrace_{layer}"], check=True)
     path = folder / f"libsigmatrace_{layer}.so"
-    assert path.exists(), f"{path} is missing, though {header} is there: build it again"
+    assert path.exists(), f"{path} is missing: install libibverbs-dev, then make native"
     return path
 
 
@@ -52,6 +37,8 @@ def installed_lib() -> Path | None:
     """Folder of libsigmatrace_core.so, where there is one already."""
     wanted = os.environ.get("SIGMATRACE_LIB_DIR")
     installed = Path(str(files("sigmatrace.capture") / "lib"))
+    if wanted and not (Path(wanted) / "libsigmatrace_core.so").exists():
+        pytest.exit(f"SIGMATRACE_LIB_DIR={wanted}: no libsigmatrace_core.so is there", 4)
     if wanted:
         return Path(wanted)
     return installed if (installed / "libsigmatrace_core.so").exists() else None

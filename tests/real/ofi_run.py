@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-import pytest
 from plain_reader import Rank, read_all
 
 from tests.listening import free_port, wait_listening
@@ -37,12 +36,6 @@ def lib_dir() -> Path:
     ):
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return build
-
-
-needs_ofi = pytest.mark.skipif(
-    not shutil.which("fi_pingpong"),
-    reason="libfabric is not installed: Debian package libfabric-bin",
-)
 
 
 def bundled_libfabric() -> Path:

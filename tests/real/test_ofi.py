@@ -17,7 +17,6 @@ from ofi_run import (
     bundled_libfabric,
     compiled,
     environment,
-    needs_ofi,
     read_all,
     run_pair,
     run_pingpong,
@@ -26,10 +25,7 @@ from ofi_run import (
 from sigmatrace import api
 from sigmatrace.schema import Fate
 
-pytestmark = [
-    pytest.mark.real,
-    needs_ofi,
-]
+pytestmark = pytest.mark.real
 
 SEND, RECV, PUT, GET, ATOMIC, FETCH = range(1, 7)
 PUT_DATA = 10

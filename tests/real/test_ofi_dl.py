@@ -7,12 +7,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from ofi_run import HERE, bundled_libfabric, environment, needs_ofi, read_all
+from ofi_run import HERE, bundled_libfabric, environment, read_all
 
-pytestmark = [
-    pytest.mark.real,
-    needs_ofi,
-]
+pytestmark = pytest.mark.real
 SIZES = [*range(1, 13), *range(50, 54), *range(70, 74)]  # of what ofi_self sends
 
 

@@ -35,7 +35,6 @@ def wanted(company: str) -> Counter[Any]:
     )
 
 
-@ucx_run.needs_ucx
 @pytest.mark.parametrize("mode", ["simple", "full"])
 @pytest.mark.parametrize("company", ["one", "two"])
 def test_ucx_worker(
@@ -53,7 +52,6 @@ def test_ucx_worker(
     assert marked(ops) == wanted(company)
 
 
-@ofi_run.needs_ofi
 @pytest.mark.parametrize("entry", ["hook", "preload"])
 @pytest.mark.parametrize("company", ["one", "two"])
 def test_ofi_endpoint(company: str, entry: str, tmp_path: Path) -> None:

@@ -20,13 +20,12 @@ from ucx_run import (
     Traced,
     Ucx,
     compiled,
-    needs_ucx,
     pair,
     perftest,
     read_all,
 )
 
-pytestmark = [pytest.mark.real, needs_ucx]
+pytestmark = pytest.mark.real
 N, SIZE = 40, 64
 BIG = 3 << 20
 # One iteration of warm-up: more of them are cut short by a time limit. It is a run of its own.

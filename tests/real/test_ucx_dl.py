@@ -6,9 +6,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from ucx_run import Setting, Ucx, compiled, needs_ucx, read_all
+from ucx_run import Setting, Ucx, compiled, read_all
 
-pytestmark = [pytest.mark.real, needs_ucx]
+pytestmark = pytest.mark.real
 MESSAGES = 25
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ucx_run import UNKNOWN, Setting, Traced, Ucx, compiled, needs_ucx, read_all
+from ucx_run import UNKNOWN, Setting, Traced, Ucx, compiled, read_all
 
 from sigmatrace import api
 
-pytestmark = [pytest.mark.real, needs_ucx]
+pytestmark = pytest.mark.real
 ORDER_UNCERTAIN = 2
 SEND, RECV = 1, 2
 PEERS, ROUNDS, MESSAGES = 5, 3, 4

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections import Counter, defaultdict
 from dataclasses import dataclass
@@ -10,8 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import pytest
-from native_run import NATIVE, environment, has_header
+from native_run import NATIVE, environment
 from plain_reader import Rank, read_all
 
 from tests.listening import free_port, wait_listening
@@ -22,11 +20,6 @@ DIRS = {1: "OUT", 2: "IN"}
 OPS = ("SEND", "RECV", "PUT", "GET", "ATOMIC", "ATOMIC_FETCH", "FLUSH", "CANCEL", "PROBE")
 UNKNOWN = 2**64 - 1
 UCP, UCT = 2, 3
-
-needs_ucx = pytest.mark.skipif(
-    not has_header("ucp/api/ucp.h") or not shutil.which("ucx_perftest"),
-    reason="UCX is not installed: Debian packages libucx-dev and ucx-utils",
-)
 
 
 def build(folder: Path) -> Path:

@@ -14,9 +14,7 @@
 /* The queue pair goes while the copier stands still, and so does its memory. */
 static void leave(void)
 {
-    make_gpu();
-    struct queue *held = make_queue(16, 0, true);
-    gpu_ring = NULL;
+    struct queue *held = make_held();
     struct queue *q = make_queue(64, 0, true);
     cuda_closed = true;
     post(held, 1, 1);
@@ -30,7 +28,7 @@ static void leave(void)
     finish(q);
     munmap(q->ring, 64 * 64);
     munmap(q->record, PAGE);
-    __atomic_store_n(&cuda_closed, false, __ATOMIC_RELEASE);
+    go_on();
     finish(held);
 }
 
@@ -46,32 +44,27 @@ static void cut(void)
     await(&qp_of(q)->started, q->posted);
     const uint64_t *copied = &qp_of(q)->copied;
     finish(q);
-    __atomic_store_n(&cuda_closed, false, __ATOMIC_RELEASE);
+    go_on();
     await(copied, q->posted);
 }
 
 /* The queue pair goes while the sweeper waits for the copier, on account of another one. */
 static void late(void)
 {
-    make_gpu();
-    struct queue *held = make_queue(16, 0, true);
-    gpu_ring = NULL;
+    struct queue *held = make_held();
     struct queue *q = make_queue(64, 0, true);
     greedy = true;
     cuda_closed = true;
     st_patience_us = LATE_US;
     for (uint32_t n = 0; n < 9; n++)
         post(held, 1, n);
-    uint32_t hurry = __atomic_load_n(&st_hurry, __ATOMIC_ACQUIRE);
-    ring_bell(held, 0);
-    while (__atomic_load_n(&st_hurry, __ATOMIC_ACQUIRE) == hurry)
-        _mm_pause();
+    ring_to_wait(held);
     for (uint32_t n = 0; n < 10; n++)
         post(q, 1, n);
     ring_bell(q, 0);
     finish(q);
     await(&q->consumed, q->posted);
-    __atomic_store_n(&cuda_closed, false, __ATOMIC_RELEASE);
+    go_on();
     await(&qp_of(held)->copied, held->posted);
     finish(held);
 }
@@ -130,15 +123,10 @@ static void exits(void)
 static void stands(uint32_t count)
 {
     struct timespec begin, end;
-    make_gpu();
-    struct queue *held = make_queue(16, 0, true);
-    gpu_ring = NULL;
+    struct queue *held = make_held();
     for (uint32_t n = 1; n <= count; n++)
         make_queue_at(16, 0, n == 1 ? held->real + 512 : queues[1].real);
-    cuda_closed = true;
-    post(held, 1, 1);
-    ring_bell(held, 0);
-    await(&qp_of(held)->started, 1);
+    stand_still(held);
     for (uint32_t n = 1; n <= count; n++) {
         post(&queues[n], 1, n);
         ring_bell(&queues[n], 0);
@@ -150,7 +138,7 @@ static void stands(uint32_t count)
     clock_gettime(CLOCK_MONOTONIC, &end);
     printf("ended %ld\n", (end.tv_sec - begin.tv_sec) * 1000 +
                               (end.tv_nsec - begin.tv_nsec) / 1000000);
-    __atomic_store_n(&cuda_closed, false, __ATOMIC_RELEASE);
+    go_on();
     finish(held);
 }
 

@@ -92,11 +92,6 @@ static void unknown_ring(void)
 
 /* --- queue pairs and registers ------------------------------------------------------------------ */
 
-static volatile uint64_t *register_of_page(uint32_t n)
-{
-    return (void *)(reals + 0x800 + n * 0x200);
-}
-
 /* Its register goes, it is reset, and rings on another one that the page gets. */
 static void homeless(void)
 {

@@ -150,7 +150,7 @@ struct queue *make_queue_at(uint32_t slots, int vector, volatile uint64_t *real)
     q->shadow = st_register_shadow((void *)real);
     if (!q->shadow)
         q->shadow = st_register_add((void *)real, 7);
-    if (!q->shadow || st_register_real((void *)q->shadow) != q->real)
+    if (!q->shadow || real_of((void *)q->shadow) != q->real)
         fail("no shadow");
     if (((uintptr_t)q->shadow ^ (uintptr_t)q->real) & (PAGE - 1))
         fail("the shadow lies at another offset");
@@ -247,6 +247,46 @@ void finish(struct queue *q)
         await(&qp_of(q)->copied, q->posted);
     st_gpu_qp_remove((void *)q->shadow, q->qpn, &totals);
     print_totals(q, &totals);
+}
+
+void *real_of(const void *shadow)
+{
+    struct st_register *one = st_register_of(shadow);
+    return one ? (void *)(uintptr_t)one->real : NULL;
+}
+
+volatile uint64_t *register_of_page(uint32_t n)
+{
+    return (void *)(reals + 0x800 + n * 0x200);
+}
+
+struct queue *make_held(void)
+{
+    make_gpu();
+    struct queue *held = make_queue(16, 0, true);
+    gpu_ring = NULL;
+    return held;
+}
+
+void stand_still(struct queue *held)
+{
+    cuda_closed = true;
+    post(held, 1, 1);
+    ring_bell(held, 0);
+    await(&qp_of(held)->started, held->posted);
+}
+
+void go_on(void)
+{
+    __atomic_store_n(&cuda_closed, false, __ATOMIC_RELEASE);
+}
+
+void ring_to_wait(struct queue *q)
+{
+    uint32_t hurry = __atomic_load_n(&st_hurry, __ATOMIC_ACQUIRE);
+    ring_bell(q, 0);
+    while (__atomic_load_n(&st_hurry, __ATOMIC_ACQUIRE) == hurry)
+        sched_yield();
 }
 
 /* Some containers refuse it. */

@@ -74,6 +74,17 @@ void ring_bell(struct queue *q, int dialect);
 const struct st_gpu_qp *qp_of(const struct queue *q);
 void finish(struct queue *q);
 
+/* The real register of a shadow; NULL: it is none (any more). */
+void *real_of(const void *shadow);
+/* The n-th register of one page of the NIC. */
+volatile uint64_t *register_of_page(uint32_t n);
+/* A queue in the GPU's memory, on which the copier can be made to stand still; others are not. */
+struct queue *make_held(void);
+/* The copier stands still in a copy, until go_on. */
+void stand_still(struct queue *held);
+void go_on(void);
+/* Rings; returns when the doorbell waits for the copier. */
+void ring_to_wait(struct queue *q);
 void peeks(void);
 
 /* completions.c */

@@ -180,7 +180,7 @@ static void reuse(uint32_t count)
             fail("the register did not go");
         await(&q->consumed, q->posted); /* the last sweep saw it */
         store(q, 1);
-        if (st_register_real((void *)q->shadow))
+        if (real_of((void *)q->shadow))
             fail("a register that has gone");
     }
 }
@@ -275,41 +275,6 @@ static void fuzz(uint32_t count)
     printf("valid %u\n", valid);
 }
 
-/* From the store to the forward, in nanoseconds; this thread is the NIC. */
-static int by_size(const void *a, const void *b)
-{
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return x < y ? -1 : x > y;
-}
-
-static void latency(uint32_t count)
-{
-    uint64_t *ticks = memory(count * 8ul), tsc = st_tsc();
-    struct timespec begin, end;
-    clock_gettime(CLOCK_MONOTONIC, &begin);
-    struct queue *q = make_queue(1024, 0, true);
-    for (uint32_t n = 0; n < count; n++) {
-        post(q, 1, n);
-        q->consumed = q->posted;
-        write_record(q);
-        uint64_t value = doorbell(q, 0), t = st_tsc();
-        store(q, value);
-        for (uint32_t i = 1; *q->real != value; i++)
-            if (i % 256)
-                _mm_pause();
-            else
-                sched_yield();
-        ticks[n] = st_tsc() - t;
-    }
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    double ns = (double)(end.tv_sec - begin.tv_sec) * 1e9 + (double)(end.tv_nsec - begin.tv_nsec);
-    double per = ns / (double)(st_tsc() - tsc);
-    finish(q);
-    qsort(ticks, count, sizeof(*ticks), by_size);
-    fprintf(stderr, "latency p50 %.0f p90 %.0f p99 %.0f ns\n", (double)ticks[count / 2] * per,
-            (double)ticks[count * 9ul / 10] * per, (double)ticks[count * 99ul / 100] * per);
-}
-
 /* By what a CPU that says so would wait: leaf 7 and leaf 0x80000001; then whether this one can. */
 static void monitor(void)
 {
@@ -335,7 +300,6 @@ static const struct test_case own_cases[] = {
     {"peeks", .run = peeks},
     {"forks", .run = forks},
     {"fuzz", .run_count = fuzz, .alone = true},
-    {"latency", .run_count = latency, .alone = true},
     {"monitor", .run = monitor, .alone = true},
     {0},
 };

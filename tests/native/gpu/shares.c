@@ -26,9 +26,9 @@ static void shared(uint32_t count)
     await(&qp_of(b)->forwarded, b->posted);
     finish(b);
     finish(a);
-    if (!st_register_remove((void *)a->shadow) || st_register_real((void *)a->shadow) != a->real)
+    if (!st_register_remove((void *)a->shadow) || real_of((void *)a->shadow) != a->real)
         fail("the register went with its first user");
-    if (!st_register_remove((void *)a->shadow) || st_register_real((void *)a->shadow))
+    if (!st_register_remove((void *)a->shadow) || real_of((void *)a->shadow))
         fail("the register did not go");
 }
 
@@ -60,10 +60,6 @@ static void overwritten(void)
 }
 
 /* Two registers of one page. Nobody can tell from a new queue pair on which of them it rings. */
-static volatile uint64_t *register_of_page(uint32_t n)
-{
-    return (void *)(reals + 0x800 + n * 0x200);
-}
 
 /* The first rings on the second's register, which overwrites it there at once. */
 static void guessed(void)
@@ -122,18 +118,13 @@ static void stranger(void)
  * first look at the record. */
 static void tardy(void)
 {
-    make_gpu();
-    struct queue *held = make_queue(16, 0, true);
-    gpu_ring = NULL;
-    cuda_closed = true;
-    post(held, 1, 1);
-    ring_bell(held, 0);
-    await(&qp_of(held)->started, 1);
+    struct queue *held = make_held();
+    stand_still(held);
     struct queue *q = make_queue(64, 0, true);
     post(q, 1, 1);
     write_record(q);
     store(q, __builtin_bswap32(1u << 8) | (uint64_t)__builtin_bswap32(0x9999u << 8) << 32);
-    __atomic_store_n(&cuda_closed, false, __ATOMIC_RELEASE);
+    go_on();
     await(&qp_of(q)->forwarded, q->posted);
     finish(q);
     finish(held);
@@ -222,34 +213,16 @@ static void gap(void)
 
 /* --- a copier that stands still ------------------------------------------------------------------------ */
 
-static void stand_still(struct queue *held)
-{
-    cuda_closed = true;
-    post(held, 1, 1);
-    ring_bell(held, 0);
-    await(&qp_of(held)->started, held->posted);
-}
-
-static void go_on(void)
-{
-    __atomic_store_n(&cuda_closed, false, __ATOMIC_RELEASE);
-}
-
 /* What one doorbell waits for keeps back its register, not another. */
 static void waits(void)
 {
-    make_gpu();
-    struct queue *held = make_queue(16, 0, true);
-    gpu_ring = NULL;
+    struct queue *held = make_held();
     struct queue *same = make_queue(16, 0, false), *other = make_queue(16, 0, true);
     greedy = true;
     cuda_closed = true;
     for (uint32_t n = 0; n < 9; n++)
         post(held, 1, n);
-    uint32_t hurry = __atomic_load_n(&st_hurry, __ATOMIC_ACQUIRE);
-    ring_bell(held, 0);
-    while (__atomic_load_n(&st_hurry, __ATOMIC_ACQUIRE) == hurry)
-        sched_yield();
+    ring_to_wait(held);
     post(same, 1, 1);
     ring_bell(same, 0);
     post(other, 1, 2);
@@ -277,10 +250,7 @@ static void older(void)
     uint64_t value = doorbell(q, 0), index = q->posted;
     while (q->posted <= 8)
         post(q, 1, (uint32_t)q->posted);
-    uint32_t hurry = __atomic_load_n(&st_hurry, __ATOMIC_ACQUIRE);
-    ring_bell(q, 0);
-    while (__atomic_load_n(&st_hurry, __ATOMIC_ACQUIRE) == hurry)
-        sched_yield();
+    ring_to_wait(q);
     *other->shadow = value;
     await(&qp_of(q)->forwarded, index);
     go_on();
@@ -293,9 +263,7 @@ static void older(void)
 /* More doorbells than the copier can be told of. */
 static void untold(uint32_t count)
 {
-    make_gpu();
-    struct queue *held = make_queue(16, 0, true);
-    gpu_ring = NULL;
+    struct queue *held = make_held();
     struct queue *q = make_queue(16, 0, true);
     const struct st_gpu_qp *qp = qp_of(q);
     stand_still(held);

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from firmware import CREATE_QP, INIT2RTR, RST2INIT, RTR2RTS, command
 
+Hooks = Callable[..., Any]
+NC, DEDICATED = 1, 0x80000000
 FIRST_QPN, FIRST_UMEM, FIRST_PAGE = 0x500, 100, 8
 ERRNO_OF_SUCCESS = 77
 WAYS = [("link", True), ("link", False), ("dlsym", True), ("dlvsym", True)]

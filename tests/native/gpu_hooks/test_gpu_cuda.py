@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from firmware import doorbell, write_wqe
+from hooks_script import Hooks
 from test_gpu_hooks import FIRST_QPN, FIRST_UMEM, connect, create, merged
 
-Hooks = Callable[..., Any]
 SHIM = "libsigmatrace_gpu.so"
 FOUR, FIVE = 11030, 12000  # versions of cuGetProcAddress by the number of its arguments
 

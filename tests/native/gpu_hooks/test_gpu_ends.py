@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 from firmware import doorbell, write_wqe
 from hooks_script import (
+    DEDICATED,
     ERRNO_OF_SUCCESS,
     FIRST_QPN,
     FIRST_UMEM,
     MEMORY,
+    NC,
+    Hooks,
     connect,
     create,
     merged,
 )
-
-Hooks = Callable[..., Any]
-NC, DEDICATED = 1, 0x80000000
 
 
 def test_a_forked_child_tells_no_totals_of_its_parents(hooks: Hooks) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from firmware import INIT2INIT, INIT2RTR, RST2INIT, RTR2RTS, RTS2RTS, TO_RESET
-from hooks_script import MEMORY, connect, create, merged, modify
+from hooks_script import MEMORY, Hooks, connect, create, merged, modify
 
-Hooks = Callable[..., Any]
 RNR_TIMEOUT, RETRY_COUNT, PRI_PORT, PKEY = 1 << 6, 1 << 12, 1 << 16, 1 << 4
 DCI, UD = 5, 2
 MADE = {

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 from firmware import (
     CREATE_CQ,
@@ -17,20 +14,21 @@ from firmware import (
     write_wqe,
 )
 from hooks_script import (
+    DEDICATED,
     ERRNO_OF_SUCCESS,
     FIRST_PAGE,
     FIRST_QPN,
     FIRST_UMEM,
     MEMORY,
+    NC,
     WAYS,
+    Hooks,
     connect,
     create,
     merged,
     modify,
 )
 
-Hooks = Callable[..., Any]
-NC, DEDICATED = 1, 0x80000000
 LIFE = [
     *("init", "uar 0", *MEMORY, create()),
     *connect(0, remote_qpn=0x999, rlid=0x42),

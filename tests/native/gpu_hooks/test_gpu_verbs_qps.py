@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from firmware import doorbell, send_wqe, write_wqe
-from hooks_script import FIRST_QPN, MEMORY, WAYS, connect, create, merged
+from hooks_script import FIRST_QPN, MEMORY, WAYS, Hooks, connect, create, merged
 
-Hooks = Callable[..., Any]
 RC, UC, UD, XRC_SEND = 2, 3, 4, 9
 DCT, DCI = 1, 2
 RTR = 2

@@ -140,8 +140,6 @@ void *st_register_add(void *real, uint32_t uar);
 /* Another user of a register that has a shadow already (one singleton for many queue pairs):
  * counted, so that the last st_register_remove is the one that counts. NULL: it has none. */
 void *st_register_shadow(const void *real);
-/* The real register of a shadow; NULL when it is none of ours. */
-void *st_register_real(const void *shadow);
 /* One user less; of the last one, after a last sweep: nothing is forwarded any more. False: the
  * sweeper did not answer (within a second), and may still store: the real one must stay mapped. */
 bool st_register_remove(const void *shadow);

@@ -101,12 +101,6 @@ struct st_register *st_register_beside(const void *real)
     return NULL;
 }
 
-void *st_register_real(const void *shadow)
-{
-    struct st_register *one = st_register_of(shadow);
-    return one ? (void *)(uintptr_t)one->real : NULL;
-}
-
 static bool has_ended(const void *one)
 {
     return ST_LOAD(&((const struct st_register *)one)->state) != ST_ENDING;
