@@ -30,6 +30,7 @@ from sigmatrace.compose import compose
 from sigmatrace.config import Settings
 from sigmatrace.errors import ConfigError, DataLossError
 from sigmatrace.export.base import Exporter
+from sigmatrace.fingerprint import fingerprint
 from sigmatrace.partition import Run
 from sigmatrace.plan import Plan
 from sigmatrace.stages.base import Exchange, Stage
@@ -159,7 +160,15 @@ def execute(settings: Settings, *, progress: TextIO | None = None) -> Result:
     if settings.strict:
         _refuse_damage(indexed.run)
         _refuse_open(indexed.run)
-    with output.Output(settings.out, overwrite=settings.overwrite) as made:
+    same = fingerprint(
+        settings.options,
+        [name for file in indexed.files for name in (file.path, file.ring)],
+        (*chosen.stages, *chosen.exchanges, *chosen.exporters),
+    )
+    place = output.Output(
+        settings.out, overwrite=settings.overwrite, fingerprint=same, resume=settings.resume
+    )
+    with place as made:
         done = pipeline.correlate(indexed, chosen, made.staging, cluster, progress=progress)
         book = ledger.build(done.account, done.stages, done.exported)
         if settings.strict:

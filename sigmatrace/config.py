@@ -22,6 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 import sigmatrace
 from sigmatrace.errors import ConfigError
 
+RESUMES = ("own", "any", "none")
 GROUPS = ("stage", "export", "cluster", "preset")
 
 
@@ -100,6 +101,8 @@ class Config:
         run_id: Which run to read when files of several lie in the folder.
         strict: Any loss is an error.
         overwrite: Replace an output that is already there.
+        resume: Go on where a killed run of the same options and files was: "own" (one of this
+            host), "any" (also of another host: it must not be running any more), "none".
         partition_mb: Event bytes of a partition, in MiB.
         plan: Print the plan and compute nothing.
         stage: Chosen stages by name.
@@ -113,6 +116,7 @@ class Config:
     run_id: str | None = None
     strict: bool = False
     overwrite: bool = False
+    resume: str = "own"
     partition_mb: int = 12
     plan: bool = False
     stage: dict[str, Any] = field(default_factory=dict)
@@ -200,6 +204,7 @@ class Settings:
     run_id: str | None
     strict: bool
     overwrite: bool
+    resume: str
     partition_mb: int
     plan: bool
     stage: Mapping[str, Mapping[str, Any]]
@@ -227,6 +232,8 @@ def check(config: DictConfig) -> Settings:
         _check_node(f"export.{name}", config.export[name])
     if config.partition_mb < 1:
         raise ConfigError("partition_mb must be at least 1", f"it is {config.partition_mb}")
+    if config.resume not in RESUMES:
+        raise ConfigError(f"unknown resume={config.resume}", suggest(config.resume, RESUMES))
     plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=False)
     options = cast("dict[str, Any]", plain)
     run, out = str(options["run"]), options["out"]

@@ -1,6 +1,7 @@
 """Where output is put: built in a hidden folder beside its place, moved there by one rename.
 
-A run that is killed leaves only its hidden folder; the next run beside it removes that.
+A run that is killed leaves only its hidden folder. The next run beside it goes on with that if it
+is to do exactly the same (``fingerprint``), and else removes it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 from sigmatrace.errors import OutputError
 
 LEDGER, RUN, SUMMARY = "ledger.json", "run.json", "summary.txt"
+_FINGERPRINT = ".fingerprint"
 
 
 class Output:
@@ -30,12 +32,22 @@ class Output:
     Args:
         place: Where the finished output shall be.
         overwrite: An output that is already there may be replaced.
+        fingerprint: Of all that what is staged depends on; "": nothing is taken over.
+        resume: Take over what a killed run of the same fingerprint has left: "own", one of this
+            host; "any", of whatever host (nobody can see whether it still runs); "none".
 
     Raises:
         OutputError: Something is already there, or the place cannot be written.
     """
 
-    def __init__(self, place: Path, *, overwrite: bool = False) -> None:
+    def __init__(
+        self,
+        place: Path,
+        *,
+        overwrite: bool = False,
+        fingerprint: str = "",
+        resume: str = "none",
+    ) -> None:
         self.place = place.resolve() if place.is_symlink() else place
         self.overwrite = overwrite
         self.names: list[str] = []
@@ -45,9 +57,16 @@ class Output:
         self.staging = self.place.with_name(f".{self.place.name}.{host}-{pid}-{born}.partial")
         try:
             self.place.parent.mkdir(parents=True, exist_ok=True)
-            _sweep(self.place)
+            left = _left(self.place, any_host=resume == "any")
             check(self.place, overwrite=overwrite)
-            self.staging.mkdir()
+            same = [one for one in left if fingerprint and _fingerprint(one) == fingerprint]
+            if same and resume != "none":
+                same[0].rename(self.staging)
+            else:
+                self.staging.mkdir()
+                (self.staging / _FINGERPRINT).write_text(fingerprint)
+            for one in left:
+                shutil.rmtree(one, ignore_errors=True)
         except OSError as error:
             raise _unwritable(self.place, error) from error
 
@@ -161,18 +180,33 @@ def _unwritable(place: Path, error: OSError) -> OutputError:
     return OutputError(f"cannot write {place}: {reason}", "give a writable folder with out=DIR")
 
 
-def _sweep(place: Path) -> None:
-    """Remove what killed runs left beside ``place``; those of other hosts are left alone."""
-    host = re.escape(socket.gethostname())
-    form = re.compile(rf"\.{re.escape(place.name)}\.{host}-(\d+)-(\d+)\.(partial|old)")
-    for left in place.parent.iterdir():
+def _left(place: Path, *, any_host: bool) -> list[Path]:
+    """Return the folders of killed runs beside ``place``; bring an old output back.
+
+    Args:
+        place: Where the output shall be.
+        any_host: Those of other hosts, too, which may be alive.
+    """
+    host = socket.gethostname()
+    form = re.compile(rf"\.{re.escape(place.name)}\.(.+)-(\d+)-(\d+)\.(partial|old)")
+    found = []
+    for left in sorted(place.parent.iterdir()):
         match = form.fullmatch(left.name)
-        if match is None or _born(int(match[1])) == int(match[2]):
+        if match is None or left.stat().st_uid != os.getuid():
             continue
-        if match[3] == "old" and not place.exists():
-            left.rename(place)  # killed between the two renames: the old output comes back
+        is_alive = match[1] == host and _born(int(match[2])) == int(match[3])
+        if is_alive or (match[1] != host and not any_host):
+            continue
+        if match[4] == "old" and not place.exists():
+            left.rename(place)  # killed between the two renames
         else:
-            shutil.rmtree(left, ignore_errors=True)
+            found.append(left)
+    return found
+
+
+def _fingerprint(staging: Path) -> str:
+    path = staging / _FINGERPRINT
+    return path.read_text() if path.is_file() else ""
 
 
 def _born(pid: int) -> int:

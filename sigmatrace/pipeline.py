@@ -1,37 +1,36 @@
-"""Builds the Dask graphs: one over rank files for the index, one over partitions of events.
+"""From a folder of rank files to all that is known of them.
 
-A task per partition reads it, applies all stages, sums up, and lets the exporters write; a tree
-of small merges follows. What is known at the end is resolved and finished by the caller's process.
+One Dask graph over the files makes the index; one over partitions of events (``passes``) does the
+stages and exporters. What is known at the end is resolved and finished by the caller's process.
 """
 
 from __future__ import annotations
 
-import sys
-import traceback
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
 import pyarrow as pa
 
+from sigmatrace.blame import blamed, writing
 from sigmatrace.capture.account import Account, account, damage_rows
 from sigmatrace.capture.index import FileIndex, find_rank_files, index_file
 from sigmatrace.capture.merge import ProcessBase, merge
-from sigmatrace.capture.read import PartitionSpec, ReadLoss, plan, read
+from sigmatrace.capture.read import PartitionSpec, plan
 from sigmatrace.capture.tables import without_rows
-from sigmatrace.cluster import Cluster, Graph, Key, Shared
-from sigmatrace.errors import OutputError, PipelineError, RunNotFoundError, SigmaTraceError
+from sigmatrace.cluster import Cluster, Graph, Shared
+from sigmatrace.errors import RunNotFoundError
 from sigmatrace.export.base import Exported, Exporter, Piece
-from sigmatrace.partition import Partition, Run
+from sigmatrace.partition import Run
+from sigmatrace.passes import Outcome, Work, graph_of
 from sigmatrace.plan import Plan
 from sigmatrace.progress import Progress
-from sigmatrace.stages.base import Exchange, Stage
+from sigmatrace.sink import Sink
+from sigmatrace.stages.base import Stage
+from sigmatrace.text import counted
 
-FAN_IN = 8
 BUCKETS = 64
 
 
@@ -69,30 +68,6 @@ class Correlated:
     stages: Mapping[str, Mapping[str, object]]
     exported: Mapping[str, Exported]
     lines: Sequence[str]
-
-
-@dataclass(frozen=True)
-class _Work:
-    """What every task of a pass needs."""
-
-    stages: tuple[tuple[Stage, Any], ...]
-    exchanges: tuple[Exchange, ...]
-    exporters: tuple[Exporter, ...]
-    summed: tuple[Stage, ...]
-    run: Run
-    staging: Path
-    buckets: int
-
-
-@dataclass(frozen=True)
-class _Outcome:
-    """What a partition, or several, came to."""
-
-    loss: ReadLoss
-    summaries: tuple[Any, ...]
-    pieces: tuple[tuple[Piece, ...], ...]
-    joined: tuple[pa.Table | None, ...] = ()
-    splits: tuple[Mapping[int, pa.Table], ...] = field(default=(), repr=False)
 
 
 def index(
@@ -143,7 +118,7 @@ def correlate(
             outcome = _compute(work, indexed, cluster, f"{stage.name} (own pass)", progress)
             summary = outcome.summaries[0] if outcome else None
         elif stage.summary == "index":
-            with _blamed(stage, "survey"):
+            with blamed(stage, "survey"):
                 summary = stage.survey(run)
         else:
             continue
@@ -161,12 +136,12 @@ def correlate(
         ((name, columns),) = exchange.produces.items()
         joined = without_rows(columns) if table is None else table
         run = run.with_results({name: joined})
-        with _blamed(exchange, "account"):
+        with blamed(exchange, "account"):
             accounts[exchange.name] = exchange.account(joined)
-    lines: list[str] = []
+    lines = list(_resumed(work.sink))
     for stage in chosen.stages:
         if stage.name in resolved:
-            with _blamed(stage, "account and lines"):
+            with blamed(stage, "account and lines"):
                 accounts[stage.name] = stage.account(resolved[stage.name])
                 lines += stage.lines(resolved[stage.name], run)
     exported = {
@@ -177,223 +152,59 @@ def correlate(
     return Correlated(run, told, accounts, exported, lines)
 
 
+def _resumed(sink: Sink) -> Iterator[str]:
+    if sink.resumed:
+        yield f"resumed    {counted(sink.resumed, 'partition')} of a run that was killed"
+
+
 def _resolve(stage: Stage, summary: Any, run: Run, resolved: dict[str, Any]) -> Run:
     if stage.name in resolved:
-        with _blamed(stage, "conclude"):
+        with blamed(stage, "conclude"):
             resolved[stage.name] = stage.conclude(resolved[stage.name], summary)
         return run
-    with _blamed(stage, "resolve"):
+    with blamed(stage, "resolve"):
         known = stage.resolve(summary, run)
         resolved[stage.name] = known
         return run.with_results(stage.results(known), stage.facts(known))
 
 
 def _finish(exporter: Exporter, pieces: Sequence[Piece], run: Run, staging: Path) -> Exported:
-    with _blamed(exporter, "finish"), _writing(exporter):
+    with blamed(exporter, "finish"), writing(exporter):
         return exporter.finish(sorted(pieces, key=lambda piece: piece.number), run, staging)
 
 
 def _work(
     chosen: Plan, run: Run, resolved: Mapping[str, Any], staging: Path, until: Stage | None = None
-) -> _Work:
+) -> Work:
     """Return the work of the main pass, or of the pass that stage ``until`` needs for itself."""
     stages = chosen.stages
     if until is not None:
         stages = stages[: stages.index(until)]
-    return _Work(
+    return Work(
         stages=tuple((stage, resolved.get(stage.name)) for stage in stages),
         exchanges=chosen.exchanges if until is None else (),
         exporters=chosen.exporters if until is None else (),
         summed=(until,) if until else tuple(s for s in stages if s.is_summed),
         run=run,
         staging=staging,
+        sink=Sink(staging, until.name if until else "events"),
         buckets=BUCKETS,
     )
 
 
 def _compute(
-    work: _Work, indexed: Indexed, cluster: Cluster, what: str, progress: TextIO | None
-) -> _Outcome:
+    work: Work, indexed: Indexed, cluster: Cluster, what: str, progress: TextIO | None
+) -> Outcome:
     shared = Shared(work, work.staging)
-    graph, key, counted = _graph(shared, work, indexed.partitions)
+    work.sink.resume()
+    graph, key, counted = graph_of(shared, work, indexed.partitions)
     steps = (*(s for s, _ in work.stages), *work.summed, *work.exchanges, *work.exporters)
     modules = sorted({type(one).__module__ for one in steps})
     with Progress(what, len(counted), progress) as shown:
-        outcome: _Outcome = cluster.compute(graph, key, counted, shown, modules)
+        outcome: Outcome = cluster.compute(graph, key, counted, shown, modules)
+    work.sink.close(len(counted))
     return outcome
-
-
-def _graph(
-    shared: Shared, work: _Work, partitions: Sequence[PartitionSpec]
-) -> tuple[Graph, Key, list[Key]]:
-    """Return the graph of a pass, the key of its result, and the keys of its partitions.
-
-    Without partitions one empty partition stands in, so that summaries are of the right kind.
-    """
-    unique = uuid.uuid4().hex
-    specs = partitions or [PartitionSpec(0, (), 0)]
-    graph: Graph = {}
-    parts: list[Key] = []
-    for spec in specs:
-        key: Key = (f"part-{unique}", spec.number)
-        graph[key] = (_do_part, shared, spec)
-        parts.append(key)
-    joins = _joins(graph, unique, work, shared, parts) if work.exchanges else []
-    small = parts
-    if work.exchanges:
-        small = [(f"small-{unique}", number) for number in range(len(parts))]
-        graph.update({key: (_without_splits, part) for key, part in zip(small, parts, strict=True)})
-    merged = _tree(graph, f"merge-{unique}", small, lambda keys: (_merge, shared, keys))
-    last = (f"last-{unique}", 0)
-    graph[last] = (_with_joined, merged, joins)
-    return graph, last, small
-
-
-def _tree(graph: Graph, name: str, keys: list[Key], task: Callable[[list[Key]], Any]) -> Key:
-    """Add a tree of merges over ``keys``, in their order; return the key of its root."""
-    level = 0
-    while len(keys) > 1 or level == 0:
-        groups = [keys[at : at + FAN_IN] for at in range(0, len(keys), FAN_IN)]
-        keys = [(f"{name}-{level}", number) for number in range(len(groups))]
-        graph.update({key: task(group) for key, group in zip(keys, groups, strict=True)})
-        level += 1
-    return keys[0]
-
-
-def _joins(graph: Graph, unique: str, work: _Work, shared: Shared, parts: list[Key]) -> list[Key]:
-    """Add the exchanges: pieces of each bucket from all partitions to one task, then a tree."""
-    roots = []
-    for which in range(len(work.exchanges)):
-        buckets: list[Key] = []
-        for bucket in range(work.buckets):
-            pieces: list[Key] = []
-            for number, part in enumerate(parts):
-                key: Key = (f"split-{unique}", which, bucket, number)
-                graph[key] = (_pick, part, which, bucket)
-                pieces.append(key)
-            buckets.append((f"join-{unique}", which, bucket))
-            graph[buckets[-1]] = (_join, shared, which, pieces)
-        name = f"joined-{unique}-{which}"
-        roots.append(_tree(graph, name, buckets, partial(_combining, shared, which)))
-    return roots
-
-
-def _combining(shared: Shared, which: int, keys: list[Key]) -> tuple[Any, ...]:
-    return _combine, shared, which, keys
 
 
 def _listed(results: list[Any]) -> list[Any]:
     return results
-
-
-def _do_part(shared: Shared, spec: PartitionSpec) -> _Outcome:
-    """Read a partition, apply the stages, sum up, and write what exporters make of it."""
-    work: _Work = shared.value
-    part, loss = read(spec)
-    summaries = {}
-    for stage, resolved in work.stages:
-        with _blamed(stage, f"apply of partition {spec.number}"):
-            part = stage.apply(part, resolved)
-        if stage in work.summed:
-            summaries[stage.name] = _summarize(stage, part)
-    for stage in work.summed:
-        if stage.name not in summaries:
-            summaries[stage.name] = _summarize(stage, part)
-    return _Outcome(
-        loss,
-        tuple(summaries[stage.name] for stage in work.summed),
-        tuple((_write(exporter, part, work),) for exporter in work.exporters),
-        splits=tuple(_split(exchange, part, work.buckets) for exchange in work.exchanges),
-    )
-
-
-def _summarize(stage: Stage, part: Partition) -> Any:
-    with _blamed(stage, f"summarize of partition {part.number}"):
-        return stage.summarize(part)
-
-
-def _split(exchange: Exchange, part: Partition, buckets: int) -> Mapping[int, pa.Table]:
-    with _blamed(exchange, f"split of partition {part.number}"):
-        return exchange.split(part, buckets)
-
-
-def _write(exporter: Exporter, part: Partition, work: _Work) -> Piece:
-    with _blamed(exporter, f"write of partition {part.number}"), _writing(exporter):
-        return exporter.write(part, work.run, work.staging)
-
-
-def _without_splits(outcome: _Outcome) -> _Outcome:
-    return _Outcome(outcome.loss, outcome.summaries, outcome.pieces)
-
-
-def _merge(shared: Shared, outcomes: list[_Outcome]) -> _Outcome:
-    work: _Work = shared.value
-    first, *others = outcomes
-    loss, summaries, pieces = first.loss, list(first.summaries), list(first.pieces)
-    for other in others:
-        loss = loss + other.loss
-        for at, stage in enumerate(work.summed):
-            with _blamed(stage, "combine"):
-                summaries[at] = stage.combine(summaries[at], other.summaries[at])
-        pieces = [left + right for left, right in zip(pieces, other.pieces, strict=True)]
-    return _Outcome(loss, tuple(summaries), tuple(pieces))
-
-
-def _with_joined(outcome: _Outcome, joined: list[pa.Table | None]) -> _Outcome:
-    return _Outcome(outcome.loss, outcome.summaries, outcome.pieces, tuple(joined))
-
-
-def _pick(outcome: _Outcome, which: int, bucket: int) -> pa.Table | None:
-    return outcome.splits[which].get(bucket)
-
-
-def _join(shared: Shared, which: int, pieces: list[pa.Table | None]) -> pa.Table | None:
-    there = [piece for piece in pieces if piece is not None]
-    exchange: Exchange = shared.value.exchanges[which]
-    with _blamed(exchange, "join"):
-        return exchange.join(there) if there else None
-
-
-def _combine(shared: Shared, which: int, tables: list[pa.Table | None]) -> pa.Table | None:
-    there = [table for table in tables if table is not None]
-    exchange: Exchange = shared.value.exchanges[which]
-    with _blamed(exchange, "combine"):
-        result = there[0] if there else None
-        for table in there[1:]:
-            result = exchange.combine(result, table)
-        return result
-
-
-@contextmanager
-def _blamed(step: Stage | Exchange | Exporter, doing: str) -> Iterator[None]:
-    """Name the step in which something unexpected happened."""
-    try:
-        yield
-    except SigmaTraceError:
-        raise
-    except Exception as error:
-        own = type(step).__module__.startswith("sigmatrace.")
-        kind = SigmaTraceError if own else PipelineError
-        frames = traceback.extract_tb(error.__traceback__)
-        home = getattr(sys.modules.get(type(step).__module__), "__file__", None)
-        at = next((one for one in reversed(frames) if one.filename == home), frames[-1])
-        raise kind(
-            f"{_kind(step)} {step.name} failed in {doing}: {type(error).__name__}: {error}",
-            f"{at.filename}, line {at.lineno}; --debug shows the way there",
-        ) from error
-
-
-def _kind(step: Stage | Exchange | Exporter) -> str:
-    """Return the word for a step, as in the configuration."""
-    return "export" if isinstance(step, Exporter) else "stage"
-
-
-@contextmanager
-def _writing(exporter: Exporter) -> Iterator[None]:
-    """Report what the operating system refuses as an output that cannot be written."""
-    try:
-        yield
-    except OSError as error:
-        raise OutputError(
-            f"{exporter.name} cannot write: {error.strerror or error}", "give another out=DIR"
-        ) from error

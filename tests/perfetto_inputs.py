@@ -12,6 +12,7 @@ from sigmatrace.export.base import Exported
 from sigmatrace.export.perfetto import PerfettoExporter
 from sigmatrace.partition import Partition, Run
 from sigmatrace.schema import EVENT_TABLES, INDEX_TABLES, STAGE_TABLES, Fate
+from sigmatrace.sink import Sink
 from sigmatrace.stages.clock import Clock
 from sigmatrace.stages.match import Match
 from sigmatrace.stages.topology import Topology
@@ -119,5 +120,10 @@ def export(folder: Path, parts: Sequence[Partition], of: Run | None = None) -> E
     """Export partitions; the trace is ``folder / "trace.pftrace"``."""
     of = of or run()
     exporter = PerfettoExporter()
-    pieces = [exporter.write(part, of, folder) for part in parts]
+    sink, pieces = Sink(folder, "events"), []
+    for place, part in enumerate(parts):
+        piece = exporter.write(part, of, folder)
+        sink.put(place, piece.streams, None)
+        pieces.append(piece.without_streams())
+    sink.close(len(pieces))
     return exporter.finish(pieces, of, folder)

@@ -1,14 +1,16 @@
 """The contract of an exporter: a map over partitions, and a finish.
 
-``write`` runs wherever the partition is, in parallel; it leaves pieces in the staging folder
-and returns a small ``Piece``. ``finish`` runs once, when all is known. The caller moves the
-files to their place by atomic rename; an exporter never writes outside the staging folder.
+``write`` runs wherever the partition is, in parallel; it leaves files of its own in the staging
+folder, or hands over bytes of a file that all pieces make together, and returns a small ``Piece``.
+``finish`` runs once, when all is known. The caller moves the files to their place by atomic
+rename; an exporter never writes outside the staging folder.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,11 +26,27 @@ class Piece:
         number: The partition's number; ``finish`` gets pieces in this order.
         files: Names of the files, relative to the staging folder.
         counts: What was written, by kind ("slices", "rows"); summed into the ledger.
+        streams: Buffers of bytes by the name of a file in the staging folder, which gets
+            those of all pieces in their order; handed over when ``write`` returns.
+        sizes: How many bytes that were, by name.
     """
 
     number: int
     files: tuple[str, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
+    streams: Mapping[str, Sequence[bytes | memoryview]] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+    def without_streams(self) -> Piece:
+        """Return the piece after its bytes were handed over."""
+        sizes = {name: sum(map(len, parts)) for name, parts in self.streams.items()}
+        return replace(self, streams={}, sizes=sizes)
+
+
+def places(pieces: Sequence[Piece], name: str) -> list[int]:
+    """Return where the bytes of each piece begin in a stream."""
+    sizes = [piece.sizes.get(name, 0) for piece in pieces]
+    return [0, *itertools.accumulate(sizes)][: len(pieces)]
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ class Csv(Exporter):
     def finish(self, pieces: Sequence[Piece], run: Run, staging: Path) -> Exported:
         """Write the tables."""
         folder = staging / "csv"
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         counts = {}
         for name in (*FROM_INDEX, *results(run)):
             table = _flat(named(run, name))

@@ -70,7 +70,7 @@ class MatrixExporter(Exporter):
     def finish(self, pieces: Sequence[Piece], run: Run, staging: Path) -> Exported:
         """Draw the pictures."""
         folder = staging / "matrix"
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         made = matrices(run, nested=self.nested)
         for matrix in made:
             figure = draw(matrix)

@@ -1,8 +1,8 @@
 """The exporter ``perfetto``: one trace file that Perfetto's viewer and trace_processor open.
 
-Partitions are encoded in parallel, each to a piece whose packets need no further work; ``finish``
-puts descriptors before them, copies them one after the other and fills in what only the whole run
-tells: the trace's zero, and the tracks of slices that reach over a partition's border.
+Partitions are encoded in parallel, each to a piece whose packets need no further work, at its final
+place in the file. ``finish`` fills in what only the whole run tells: the trace's zero, and the
+tracks of slices that reach over a partition's border; descriptors and counters follow the pieces.
 
 What is shown: each process with its threads; operations as slices (mode ``full``) or instants,
 with size, peer and, when the pipeline could not match a message, the reason; arrows from send to
@@ -16,7 +16,6 @@ kernels, and the doorbells that their kernels rang. A message whose receive stan
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,7 +25,7 @@ import numpy as np
 
 from sigmatrace.export import perfetto_flows as flows
 from sigmatrace.export import perfetto_packets as packets
-from sigmatrace.export.base import Exported, Exporter, Piece
+from sigmatrace.export.base import Exported, Exporter, Piece, places
 from sigmatrace.export.perfetto_calls import completions, operations
 from sigmatrace.export.perfetto_counters import (
     Counters,
@@ -56,7 +55,6 @@ from sigmatrace.schema import Columns
 from sigmatrace.text import counted
 
 OUTPUT = "trace.pftrace"
-_COPY_BYTES = 256 << 10
 SHOWN = ("op", "completion", "request", "cqe", "doorbell", "kernel")
 """Schemas of which each record is a slice or an instant, or is counted as left out."""
 
@@ -156,31 +154,31 @@ class PerfettoExporter(Exporter):
         """Encode a partition's events; keep what ``finish`` needs of marks and queue pairs."""
         tracks = Tracks.of(run)
         name = f"perfetto-{part.number:06d}"
-        with (staging / f"{name}.pftrace").open("wb") as file:
-            writer = PieceWriter(part.number, file, tracks, fact_ns(run, "base_ns"))
-            records = {
-                "op_records": writer.write(operations(part, run, tracks)),
-                "completion_records": writer.write(completions(part, tracks)),
-                "request_records": 0,
-                "cqe_records": 0,
-                "doorbell_records": 0,
-                "doorbells_twice": 0,
-                "kernel_records": 0,
-                "qp_operations": 0,
-                "one_sided_arrivals": 0,
-                "one_sided_targets_unknown": 0,
-            }
-            if tracks.qps.keys.size:
-                records["qp_operations"] = writer.write(post_rows(part, run, tracks))
-                records["one_sided_arrivals"] = writer.write(by_peer_rows(part, run, tracks))
-                records["one_sided_targets_unknown"] = targets_not_known(part, tracks)
-                records["request_records"] = writer.write(request_rows(part, tracks))
-                records["cqe_records"] = writer.write(cqe_rows(part, tracks))
-            if tracks.gpus.keys.size:
-                doorbells, records["doorbells_twice"] = doorbell_rows(part, tracks)
-                records["doorbell_records"] = writer.write(doorbells) - records["doorbells_twice"]
-                records["kernel_records"] = writer.write(kernel_rows(part, run, tracks))
-        flows.save(staging / f"{name}.flows", writer.ends)
+        base_ns = fact_ns(run, "base_ns")
+        writer = PieceWriter(part.number, tracks, base_ns)
+        records = {
+            "op_records": writer.write(operations(part, run, tracks)),
+            "completion_records": writer.write(completions(part, tracks)),
+            "request_records": 0,
+            "cqe_records": 0,
+            "doorbell_records": 0,
+            "doorbells_twice": 0,
+            "kernel_records": 0,
+            "qp_operations": 0,
+            "one_sided_arrivals": 0,
+            "one_sided_targets_unknown": 0,
+        }
+        if tracks.qps.keys.size:
+            records["qp_operations"] = writer.write(post_rows(part, run, tracks))
+            records["one_sided_arrivals"] = writer.write(by_peer_rows(part, run, tracks))
+            records["one_sided_targets_unknown"] = targets_not_known(part, tracks)
+            records["request_records"] = writer.write(request_rows(part, tracks))
+            records["cqe_records"] = writer.write(cqe_rows(part, tracks))
+        if tracks.gpus.keys.size:
+            doorbells, records["doorbells_twice"] = doorbell_rows(part, tracks)
+            records["doorbell_records"] = writer.write(doorbells) - records["doorbells_twice"]
+            records["kernel_records"] = writer.write(kernel_rows(part, run, tracks))
+        heads, ends = flows.collect(writer.written, base_ns)
         save_queues(staging / f"{name}.queues", part, tracks)
         for table in ("request", "cqe", "doorbell", "kernel"):
             shown = records[f"{table}_records"]
@@ -191,43 +189,47 @@ class PerfettoExporter(Exporter):
         segments, borders = writer.summary()
         marks, amounts = marks_of(part), amounts_of(part, tracks)
         with (staging / f"{name}.npz").open("wb") as file:
-            np.savez(file, segments=segments, borders=borders, marks=marks, amounts=amounts)
-        files = tuple(f"{name}.{suffix}" for suffix in ("pftrace", "npz", "flows", "queues"))
-        return Piece(part.number, files, {**writer.counts, **records})
+            np.savez(
+                file, segments=segments, borders=borders, marks=marks, amounts=amounts, heads=heads
+            )
+        files = tuple(f"{name}.{suffix}" for suffix in ("npz", "queues"))
+        counts = {**writer.counts, **records}
+        return Piece(part.number, files, counts, {OUTPUT: writer.body, flows.ENDS: ends})
 
     def finish(self, pieces: Sequence[Piece], run: Run, staging: Path) -> Exported:
-        """Join the pieces."""
+        """Fill in what was open, and write what is known only now."""
         tracks = Tracks.of(run)
-        found = [_kept(staging / piece.files[1]) for piece in pieces]
+        found = [_kept(staging / piece.files[0]) for piece in pieces]
         marks = np.concatenate([np.empty(0, MARK), *(kept["marks"] for kept in found)])
         key, texts = mark_texts(run, marks)
         rows, counts = regions(marks, key, texts, tracks)
         last = max((p.number for p in pieces), default=0) + 1
-        paths = [staging / piece.files[0] for piece in pieces]
-        paths.append(staging / "perfetto-regions.pftrace")
-        with paths[-1].open("wb") as file:
-            writer = PieceWriter(last, file, tracks, fact_ns(run, "base_ns"))
-            writer.write(rows)
-            absent = writer.write(absence_rows(run, tracks, fact_ns(run, "base_ns")))
+        writer = PieceWriter(last, tracks, fact_ns(run, "base_ns"))
+        writer.write(rows)
+        absent = writer.write(absence_rows(run, tracks, fact_ns(run, "base_ns")))
         summaries = [(kept["segments"], kept["borders"]) for kept in found]
         summaries.append(writer.summary())
         traffic = traffic_counters(run, tracks, tracks.free)
         own = mark_counters(marks, key, texts, tracks, traffic.next_uuid)
         amounts = [kept["amounts"] for kept in found]
         counters = [traffic, own, *object_counters(run, tracks, amounts, own.next_uuid)]
-        depths = Depths([staging / piece.files[3] for piece in pieces], tracks)
+        depths = Depths([staging / piece.files[1] for piece in pieces], tracks)
         base_ns = _zero(run, summaries, counters)
-        with (staging / OUTPUT).open("wb") as out:
+        with (staging / OUTPUT).open("r+b") as out:
+            starts = [*places(pieces, OUTPUT), out.seek(0, 2)]
+            out.writelines(writer.body)
+            for start, settled in zip(starts, settle(summaries, base_ns), strict=True):
+                _fill_in(out, start, settled, tracks)
+            out.seek(0, 2)
             out.write(packets.wall_clock(base_ns))
             out.write(describe(run, tracks, _used(summaries, counters, depths)))
             out.writelines(some.encode(base_ns) for some in counters)
             depths.write(out, last, counters[-1].next_uuid, base_ns)
-            for path, settled in zip(paths, settle(summaries, base_ns), strict=True):
-                _append(out, path, settled, tracks)
         total = Counter({**counts, "kernels_absent": absent})
         for more in (writer.counts, *(piece.counts for piece in pieces)):
             total.update(more)
-        total.update(flows.count([staging / piece.files[2] for piece in pieces]))
+        ends = [kept["heads"] for kept in found], places(pieces, flows.ENDS)
+        total.update(flows.count(*ends, staging / flows.ENDS))
         total.update(_counted(counters, depths))
         return Exported((OUTPUT,), dict(total), _hint(total, base_ns), balance(total))
 
@@ -318,15 +320,11 @@ def _zero(
     return min(firsts)
 
 
-def _append(out: BinaryIO, path: Path, settled: Settled, tracks: Tracks) -> None:
-    """Copy a piece and fill in what was left open."""
-    for uuid, track in settled.spares:
-        out.write(tracks.describe_lane(uuid, track, 2))
-    start = out.tell()
-    with path.open("rb") as piece:
-        shutil.copyfileobj(piece, out, _COPY_BYTES)
-    path.unlink()  # so that there is never twice as much as the trace
+def _fill_in(out: BinaryIO, start: int, settled: Settled, tracks: Tracks) -> None:
+    """Fill in what was left open in a piece; describe the tracks that this takes at the end."""
     for at, value in settled.patches:
         out.seek(start + at)
         out.write(packets.padded(value))
     out.seek(0, 2)
+    for uuid, track in settled.spares:
+        out.write(tracks.describe_lane(uuid, track, 2))

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import BinaryIO
 
 import numpy as np
 
 from sigmatrace.export import perfetto_packets as packets
 from sigmatrace.export.kernels import packets as kernel
-from sigmatrace.export.kernels.flows import collect_ends
 from sigmatrace.export.kernels.order import end_range, group_rows, sort_rows
 from sigmatrace.export.kernels.wire import SLACK_BYTES
+from sigmatrace.export.perfetto_flows import Written
 from sigmatrace.export.perfetto_rows import Rows, argument_table
 from sigmatrace.export.perfetto_settle import BORDER, SEGMENT
 from sigmatrace.export.perfetto_tracks import Tracks
@@ -33,20 +32,21 @@ class PieceWriter:
 
     Args:
         number: The piece's number, over the whole trace.
-        file: Where it goes.
         tracks: Numbers of tracks.
         base_ns: Events before it are counted as "early".
 
     Attributes:
         counts: What was written, by kind.
-        ends: Ends of arrows, as they were written (``kernels.flows.collect_ends``).
+        body: The piece's bytes.
+        written: What of each source perfetto_flows needs.
     """
 
-    def __init__(self, number: int, file: BinaryIO, tracks: Tracks, base_ns: int) -> None:
+    def __init__(self, number: int, tracks: Tracks, base_ns: int) -> None:
         self.counts: Counter[str] = Counter(dict.fromkeys(_COUNTS, 0))
-        self.ends: list[np.ndarray] = []
+        self.body: list[bytes | memoryview] = []
+        self.written: list[Written] = []
         self._number = number
-        self._file = file
+        self._size = 0
         self._tracks = tracks
         self._base_ns = base_ns
         self._lanes = 0
@@ -64,6 +64,7 @@ class PieceWriter:
         scratch = _Scratch.of(rows, int(sizes.max()))
         for place in np.flatnonzero(sizes).tolist():
             self._track(rows, first + place, order[starts[place] : starts[place + 1]], scratch)
+        self.written.append(Written(order, starts, rows.flow, rows.shown, rows.begin_ns))
         return self.counts["slices"] + self.counts["instants"] - before
 
     def summary(self) -> tuple[np.ndarray, np.ndarray]:
@@ -76,6 +77,7 @@ class PieceWriter:
         min_end, max_end = end_range(order, rows.begin_ns, rows.length_ns)
         sequence = self._tracks.sequence(self._number, track)
         spare = self._tracks.lane(self._number, self._lanes)
+        out = scratch.out[scratch.used :]
         kernel.encode_track(
             order,
             rows.begin_ns,
@@ -87,7 +89,7 @@ class PieceWriter:
             spare + 1,
             int(rows.nests),
             packets.word(packets.number(10, sequence)),
-            scratch.out,
+            out,
             scratch.borders,
             scratch.iids,
             scratch.listed,
@@ -96,9 +98,10 @@ class PieceWriter:
         stat = scratch.room[0].tolist()
         head, track_at = _head(rows, sequence, stat, scratch)
         self._describe_lanes(track, stat[kernel.LANES])
-        start = self._file.tell()
-        self._file.write(head)
-        self._file.write(scratch.out[: stat[kernel.BYTES]].data)
+        start = self._size
+        self._put(head)
+        self._put(out[: stat[kernel.BYTES]].data)
+        scratch.used += stat[kernel.BYTES]
         body = start + len(head)
         borders = np.empty(stat[kernel.BORDERS], BORDER)
         for name, values in zip(BORDER.names or (), scratch.borders, strict=True):
@@ -107,15 +110,15 @@ class PieceWriter:
         where = (track, body + stat[kernel.FIRST_AT], rows.begin_ns[order[0]])
         self._segments.append((*where, start + track_at, min_end, max_end, spare, borders.size))
         self._count(stat)
-        ends = stat[kernel.FLOW_STARTS] + stat[kernel.FLOW_ENDS]
-        if ends:
-            self.ends.append(np.empty((ends, 3), np.int64))
-            collect_ends(order, rows.flow, rows.begin_ns, rows.shown, self.ends[-1])
+
+    def _put(self, data: bytes | memoryview) -> None:
+        self.body.append(data)
+        self._size += len(data)
 
     def _describe_lanes(self, track: int, lanes: int) -> None:
         for lane in range(1, lanes + 1):
             uuid = self._tracks.lane(self._number, self._lanes + lane)
-            self._file.write(self._tracks.describe_lane(uuid, track, lane + 1))
+            self._put(self._tracks.describe_lane(uuid, track, lane + 1))
         self._lanes += lanes + 1
 
     def _count(self, stat: list[int]) -> None:
@@ -123,9 +126,9 @@ class PieceWriter:
             self.counts[name] += stat[place]
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Scratch:
-    """Room that the encoder needs, used for one track after the other."""
+    """Room that the encoder needs: ``out`` for all tracks, the rest for one after the other."""
 
     arguments: np.ndarray
     out: np.ndarray
@@ -133,6 +136,7 @@ class _Scratch:
     iids: tuple[np.ndarray, ...]
     listed: tuple[np.ndarray, ...]
     room: tuple[np.ndarray, np.ndarray, _Pair, _Pair]
+    used: int = 0
 
     @classmethod
     def of(cls, rows: Rows, most: int) -> _Scratch:
@@ -145,7 +149,7 @@ class _Scratch:
 
         return cls(
             arguments,
-            np.empty(most * row_bytes + SLACK_BYTES, np.uint8),
+            np.empty(rows.track.size * row_bytes + SLACK_BYTES, np.uint8),
             (some(), some(), some()),
             tuple(np.zeros(size, np.int32) for size in keys),
             tuple(np.empty(size, np.int64) for size in keys),

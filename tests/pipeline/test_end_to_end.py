@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from distributed import LocalCluster
 
-from sigmatrace import api, pipeline, plan
+from sigmatrace import api, passes, pipeline, plan
 from sigmatrace.cluster import Cluster
 from sigmatrace.errors import ConfigError, SigmaTraceError
 from sigmatrace.export.parquet import Parquet
@@ -116,7 +116,7 @@ def test_threads_processes_and_a_scheduler_give_the_same_bytes(synthetic, tmp_pa
 
 
 def test_partitions_do_not_change_the_result(synthetic, tmp_path, monkeypatch):
-    monkeypatch.setattr(pipeline, "FAN_IN", 2)
+    monkeypatch.setattr(passes, "FAN_IN", 2)
     whole = api.run(synthetic.folder, export=["json"], out=tmp_path / "whole")
     spec = pipeline.plan
     monkeypatch.setattr(pipeline, "plan", lambda files, bases, _: spec(files, bases, 20_000))

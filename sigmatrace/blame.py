@@ -1,0 +1,47 @@
+"""Says which stage or exporter failed, and in what."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sigmatrace.errors import OutputError, PipelineError, SigmaTraceError
+from sigmatrace.export.base import Exporter
+from sigmatrace.stages.base import Exchange, Stage
+
+
+@contextmanager
+def blamed(step: Stage | Exchange | Exporter, doing: str) -> Iterator[None]:
+    """Name the step in which something unexpected happened."""
+    try:
+        yield
+    except SigmaTraceError:
+        raise
+    except Exception as error:
+        own = type(step).__module__.startswith("sigmatrace.")
+        kind = SigmaTraceError if own else PipelineError
+        frames = traceback.extract_tb(error.__traceback__)
+        home = getattr(sys.modules.get(type(step).__module__), "__file__", None)
+        at = next((one for one in reversed(frames) if one.filename == home), frames[-1])
+        raise kind(
+            f"{_kind(step)} {step.name} failed in {doing}: {type(error).__name__}: {error}",
+            f"{at.filename}, line {at.lineno}; --debug shows the way there",
+        ) from error
+
+
+def _kind(step: Stage | Exchange | Exporter) -> str:
+    """Return the word for a step, as in the configuration."""
+    return "export" if isinstance(step, Exporter) else "stage"
+
+
+@contextmanager
+def writing(exporter: Exporter) -> Iterator[None]:
+    """Report what the operating system refuses as an output that cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(
+            f"{exporter.name} cannot write: {error.strerror or error}", "give another out=DIR"
+        ) from error

@@ -1,0 +1,53 @@
+"""What a half-finished output depends on: if anything of it changes, nothing is taken over."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+_NO_MATTER = ("cluster", "out", "overwrite", "plan", "resume", "strict")
+"""Options that do not change what partitions make."""
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def fingerprint(options: Mapping[str, Any], files: Iterable[str], steps: Iterable[object]) -> str:
+    """Return a digest of options, files and code.
+
+    After a reboot it is another one: what was written before may not have reached the disk.
+
+    Args:
+        options: All options by name.
+        files: Trace files; their sizes and times count, not their bytes.
+        steps: Stages and exporters; the files of their modules count, as do this package's own.
+    """
+    whole = {
+        "boot": _BOOT_ID.read_text() if _BOOT_ID.is_file() else "",
+        "options": {key: value for key, value in options.items() if key not in _NO_MATTER},
+        "files": [_state(path) for path in files],
+        "code": [_state(path) for path in sorted(_code(steps))],
+    }
+    text = json.dumps(whole, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _code(steps: Iterable[object]) -> Iterator[str]:
+    """Yield the files of modules that make what is staged."""
+    for folder, _, names in os.walk(Path(__file__).parent):
+        yield from (f"{folder}/{name}" for name in names if name.endswith(".py"))
+    for module in {type(step).__module__ for step in steps}:
+        path = getattr(sys.modules.get(module), "__file__", None)
+        if path:
+            yield path
+
+
+def _state(path: str) -> tuple[str, int, int]:
+    try:
+        known = Path(path).stat()
+    except OSError:
+        return path, -1, -1
+    return path, known.st_size, known.st_mtime_ns

@@ -1,0 +1,234 @@
+"""Where partitions leave what they made: bytes of common files, in order, and records.
+
+A stream is a file that all partitions write together, one after the other by number. In the
+process that made the sink, bytes go to their final place at once: who has the next number writes,
+and then what others have left waiting; nobody waits for a turn. In another process (a sink can be
+pickled) each partition's bytes become a file of their own, which ``close`` copies to its place.
+
+A partition's record, what the pipeline must know of it, is written when its bytes are safe. After
+a kill the records tell which partitions need not be done again.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sigmatrace.errors import OutputError
+
+Streams = Mapping[str, Sequence[bytes | memoryview]]
+WAITING_BYTES_MAX = 64 << 20
+"""Bytes that may wait in memory for those of the partitions before them."""
+_COPY_BYTES = 256 << 10
+_BUFFERS_MAX = 1024  # of one writev(2)
+
+
+class Sink:
+    """Streams and records of one pass over the partitions.
+
+    Args:
+        folder: Where all lies; every worker must see it.
+        name: Of the pass, unique in the folder.
+
+    Attributes:
+        resumed: Partitions that an earlier sink had done.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.resumed = 0
+        self._folder = folder
+        self._name = name
+        self._is_here = True
+        self._lock = threading.Lock()
+        self._files: dict[str, int] = {}
+        self._next = 0
+        self._waiting: dict[int, tuple[Streams, bytes] | None] = {}  # None: it is set aside
+        self._waiting_bytes = 0
+        self._is_writing = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _elsewhere, (self._folder, self._name)
+
+    def resume(self) -> None:
+        """Take over what an earlier sink of the same name left.
+
+        What streams have beyond the records is cut off; a record whose bytes are gone goes, too.
+        """
+        heads = f".{self._name}."
+        names = [path.name.removeprefix(heads) for path in self._folder.glob(f"{heads}*")]
+        records = {int(name) for name in names if name.isdigit()}
+        aside = {int(name.partition(".")[0]) for name in names if name.endswith(".part")}
+        ends: dict[str, int] = {}
+        while self._next in records - aside:
+            sizes, value = self._load(self._next)
+            after = {name: ends.get(name, 0) + size for name, size in sizes.items()}
+            if value is None or any(self._size(name) < end for name, end in after.items()):
+                break
+            ends.update(after)
+            self._next += 1
+        for number in sorted(one for one in records if one >= self._next):
+            sizes, value = self._load(number)
+            there = all(self._size(self._path(number, n).name) == sizes[n] for n in sizes)
+            if value is None or not there:
+                self._path(number).unlink()
+            else:
+                self._waiting[number] = None
+        for name, size in ends.items():
+            os.truncate(self._folder / name, size)
+        self.resumed = self._next + len(self._waiting)
+
+    def put(self, number: int, streams: Streams, value: Any) -> None:
+        """Leave what a partition made.
+
+        Args:
+            number: The partition's.
+            streams: Buffers, one after the other, by the name of the stream.
+            value: What ``record`` is to return; anything that can be pickled.
+
+        Raises:
+            OutputError: The operating system refuses.
+        """
+        sizes = {name: sum(map(len, parts)) for name, parts in streams.items()}
+        record = _record(sizes, value)
+        size = sum(sizes.values())
+        with self._lock:
+            waits = self._is_here and (
+                number == self._next or self._waiting_bytes + size <= WAITING_BYTES_MAX
+            )
+            if waits:
+                self._waiting[number] = streams, record
+                self._waiting_bytes += size
+        try:
+            if not waits:
+                self._set_aside(number, streams, record)
+            if self._is_here:
+                self._drain()
+        except OSError as error:
+            raise _unwritable(error) from error
+
+    def record(self, number: int) -> Any:
+        """Return what was left of a partition, None if nothing was."""
+        return self._load(number)[1] if self._path(number).exists() else None
+
+    def close(self, count: int) -> None:
+        """Bring everything to its place.
+
+        Args:
+            count: How many partitions there are; all have been put, here or elsewhere.
+
+        Raises:
+            OutputError: The operating system refuses.
+        """
+        for number in range(self._next, count):
+            self._waiting.setdefault(number)
+        try:
+            self._drain()
+            for file in self._files.values():
+                os.close(file)
+        except OSError as error:
+            raise _unwritable(error) from error
+
+    def _path(self, number: int, stream: str = "") -> Path:
+        part = f".{stream}.part" if stream else ""
+        return self._folder / f".{self._name}.{number}{part}"
+
+    def _load(self, number: int) -> tuple[dict[str, int], Any]:
+        loaded: tuple[dict[str, int], Any] = pickle.loads(self._path(number).read_bytes())
+        return loaded
+
+    def _size(self, name: str) -> int:
+        path = self._folder / name
+        return path.stat().st_size if path.exists() else -1
+
+    def _stream(self, name: str) -> int:
+        """Return the descriptor of a stream, whose writes go to its end."""
+        if name not in self._files:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            self._files[name] = os.open(self._folder / name, flags, 0o666)
+        return self._files[name]
+
+    def _drain(self) -> None:
+        """Write what has its turn, unless another thread is at it: then that one will."""
+        with self._lock:
+            if self._is_writing:
+                return
+            self._is_writing = True
+        while True:
+            with self._lock:
+                number = self._next
+                if number not in self._waiting:
+                    self._is_writing = False
+                    return
+                item = self._waiting.pop(number)
+            size = self._take_in(number) if item is None else self._append(number, *item)
+            with self._lock:
+                self._next += 1
+                self._waiting_bytes -= size
+
+    def _append(self, number: int, streams: Streams, record: bytes) -> int:
+        """Write the bytes of a partition to the end of its streams; return how many."""
+        for name, parts in streams.items():
+            _write(self._stream(name), parts)
+        _replace(self._path(number), record)
+        return sum(len(part) for parts in streams.values() for part in parts)
+
+    def _set_aside(self, number: int, streams: Streams, record: bytes) -> None:
+        """Write the bytes of a partition to files of their own."""
+        for name, parts in streams.items():
+            _replace(self._path(number, name), *parts)
+        _replace(self._path(number), record)
+        with self._lock:
+            self._waiting[number] = None
+
+    def _take_in(self, number: int) -> int:
+        """Copy what was set aside to the end of its streams; return how many bytes waited."""
+        paths = {name: self._path(number, name) for name in self._load(number)[0]}
+        for name, path in paths.items():
+            with path.open("rb") as part:
+                while block := part.read(_COPY_BYTES):
+                    _write(self._stream(name), [block])
+        for path in paths.values():
+            path.unlink()
+        return 0
+
+
+def _elsewhere(folder: Path, name: str) -> Sink:
+    sink = Sink(folder, name)
+    sink._is_here = False
+    return sink
+
+
+def _record(sizes: Mapping[str, int], value: Any) -> bytes:
+    try:
+        return pickle.dumps((sizes, value), pickle.HIGHEST_PROTOCOL)
+    except Exception:  # a user's own stage sums up what cannot be pickled: not to be resumed
+        return pickle.dumps((sizes, None), pickle.HIGHEST_PROTOCOL)
+
+
+def _write(file: int, parts: Sequence[bytes | memoryview]) -> None:
+    """Write all of some buffers, many in one call."""
+    for at in range(0, len(parts), _BUFFERS_MAX):
+        buffers = (part for part in parts[at : at + _BUFFERS_MAX] if len(part))
+        some = [memoryview(part).cast("B") for part in buffers]
+        while some:
+            done = os.writev(file, some)
+            while some and done >= len(some[0]):
+                done -= len(some.pop(0))
+            if some:
+                some[0] = some[0][done:]
+
+
+def _replace(path: Path, *parts: bytes | memoryview) -> None:
+    """Write a file that is there whole, or not at all."""
+    part = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.new")
+    with part.open("wb") as file:
+        file.writelines(parts)
+    part.replace(path)
+
+
+def _unwritable(error: OSError) -> OutputError:
+    return OutputError(f"cannot write: {error.strerror or error}", "give another out=DIR")
