@@ -45,6 +45,15 @@ class Cluster:
         if self.workers is not None and self.workers < 1:
             raise ConfigError("cluster.workers must be at least 1", f"it is {self.workers}")
 
+    @property
+    def window(self) -> int:
+        """How far partitions may run ahead: a little where they share memory, else 0: any way."""
+        return 2 * self._local_workers if self.kind == "threads" else 0
+
+    @property
+    def _local_workers(self) -> int:
+        return self.workers or len(os.sched_getaffinity(0))
+
     def compute(
         self,
         graph: Graph,
@@ -72,7 +81,7 @@ class Cluster:
         wanted = set(counted)
         callback: Any = Callback  # it has no types
         step = callback(posttask=lambda key, *_: progress.step() if key in wanted else None)
-        workers = self.workers or len(os.sched_getaffinity(0))
+        workers = self._local_workers
         with step:
             if self.kind == "threads":
                 import dask.threaded

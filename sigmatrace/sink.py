@@ -45,6 +45,7 @@ class Sink:
         self._is_here = True
         self._lock = threading.Lock()
         self._files: dict[str, int] = {}
+        self._ends: dict[str, int] = {}  # of streams, where an earlier sink's records end
         self._next = 0
         self._waiting: dict[int, tuple[Streams, bytes] | None] = {}  # None: it is set aside
         self._waiting_bytes = 0
@@ -56,13 +57,13 @@ class Sink:
     def resume(self) -> None:
         """Take over what an earlier sink of the same name left.
 
-        What streams have beyond the records is cut off; a record whose bytes are gone goes, too.
+        A record whose bytes are gone goes, too.
         """
         heads = f".{self._name}."
         names = [path.name.removeprefix(heads) for path in self._folder.glob(f"{heads}*")]
         records = {int(name) for name in names if name.isdigit()}
         aside = {int(name.partition(".")[0]) for name in names if name.endswith(".part")}
-        ends: dict[str, int] = {}
+        ends = self._ends
         while self._next in records - aside:
             sizes, value = self._load(self._next)
             after = {name: ends.get(name, 0) + size for name, size in sizes.items()}
@@ -77,8 +78,6 @@ class Sink:
                 self._path(number).unlink()
             else:
                 self._waiting[number] = None
-        for name, size in ends.items():
-            os.truncate(self._folder / name, size)
         self.resumed = self._next + len(self._waiting)
 
     def put(self, number: int, streams: Streams, value: Any) -> None:
@@ -127,6 +126,8 @@ class Sink:
             self._waiting.setdefault(number)
         try:
             self._drain()
+            for name in self._ends:
+                self._stream(name)
             for file in self._files.values():
                 os.close(file)
         except OSError as error:
@@ -145,10 +146,11 @@ class Sink:
         return path.stat().st_size if path.exists() else -1
 
     def _stream(self, name: str) -> int:
-        """Return the descriptor of a stream, whose writes go to its end."""
+        """Return the descriptor of a stream; what no record speaks of is cut off at first."""
         if name not in self._files:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             self._files[name] = os.open(self._folder / name, flags, 0o666)
+            os.ftruncate(self._files[name], self._ends.get(name, 0))
         return self._files[name]
 
     def _drain(self) -> None:
@@ -188,9 +190,10 @@ class Sink:
         """Copy what was set aside to the end of its streams; return how many bytes waited."""
         paths = {name: self._path(number, name) for name in self._load(number)[0]}
         for name, path in paths.items():
+            file = self._stream(name)
             with path.open("rb") as part:
                 while block := part.read(_COPY_BYTES):
-                    _write(self._stream(name), [block])
+                    _write(file, [block])
         for path in paths.values():
             path.unlink()
         return 0

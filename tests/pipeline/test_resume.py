@@ -1,0 +1,169 @@
+"""A run that is killed: the next one goes on with it, if it is the same, to the same bytes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sigmatrace import api, passes
+from sigmatrace.errors import ConfigError
+from sigmatrace.testing.synthetic import generate
+
+OPTIONS = ["partition_mb=1", "cluster.workers=2"]
+KILLED = """
+import os, signal, sys
+from sigmatrace import api
+from sigmatrace.sink import Sink
+
+put, done = Sink.put, 0
+
+def counted(self, number, streams, value):
+    global done
+    put(self, number, streams, value)
+    done += 1
+    if done == int(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+Sink.put = counted
+api.run(sys.argv[1], export=["perfetto", "json", "parquet"], overrides=sys.argv[3:])
+"""
+EXPORTS = ["perfetto", "json", "parquet"]
+
+
+@pytest.fixture(scope="module")
+def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of several partitions."""
+    folder = tmp_path_factory.mktemp("resume") / "run"
+    generate(folder, ranks=4, events=160_000, mode="simple")
+    return folder
+
+
+@pytest.fixture
+def run(big: Path, tmp_path: Path) -> Path:
+    """The same in a folder of the test's own."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for path in big.iterdir():
+        os.link(path, folder / path.name)
+    return folder
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Numbers of the partitions that are read."""
+    seen: list[int] = []
+    real = passes.read
+
+    def read(spec):
+        seen.append(spec.number)
+        return real(spec)
+
+    monkeypatch.setattr(passes, "read", read)
+    return seen
+
+
+def kill(run: Path, after: int, *options: str) -> Path:
+    """Kill a run after so many partitions; return its staging folder."""
+    command = [sys.executable, "-c", KILLED, str(run), str(after), *OPTIONS, *options]
+    done = subprocess.run(command, capture_output=True, timeout=120)
+    assert done.returncode == -9, done.stderr
+    assert not (run / "sigmatrace-out").exists()
+    (left,) = [path for path in run.iterdir() if path.name.endswith(".partial")]
+    return left
+
+
+def contents(out: Path) -> dict[str, bytes]:
+    made = (path for path in out.rglob("*") if path.is_file())
+    same = {str(path.relative_to(out)): path.read_bytes() for path in made}
+    return {name: data for name, data in same.items() if name not in ("run.json", "summary.txt")}
+
+
+PARTITIONS = 4
+
+
+def go_on(run: Path, *options: str, exports=EXPORTS):
+    return api.run(run, export=exports, overrides=[*OPTIONS, *options])
+
+
+@pytest.fixture
+def whole(run: Path, tmp_path: Path) -> dict[str, bytes]:
+    """What a run gives that nobody kills."""
+    return contents(api.run(run, export=EXPORTS, out=tmp_path / "whole", overrides=OPTIONS).out)
+
+
+@pytest.mark.parametrize("after", [1, 3])
+def test_finished_partitions_are_not_done_again(run, reads, whole, after):
+    kill(run, after)
+    reads.clear()
+    result = go_on(run)
+    assert contents(result.out) == whole
+    # Two threads: when one has done so many the other may have done one more, or not that one.
+    kept = PARTITIONS - len(reads)
+    assert len(reads) == len(set(reads)) and after - 1 <= kept <= after + 1
+    if kept:
+        assert f"resumed    {kept} partition" in result.text()
+    assert not [path for path in run.iterdir() if path.name.startswith(".")]
+
+
+def test_a_run_that_was_not_killed_says_nothing_of_it(run, reads):
+    result = go_on(run)
+    assert len(reads) == PARTITIONS and "resumed" not in result.text()
+
+
+def test_a_kill_at_the_end_and_another_cluster(run, reads, whole):
+    kill(run, PARTITIONS)
+    reads.clear()
+    result = api.run(run, export=EXPORTS, cluster="processes", overrides=OPTIONS)
+    assert contents(result.out) == whole
+    assert reads == [] and "resumed" in result.text()
+
+
+def test_nothing_is_taken_over_when_told_so(run, reads, whole):
+    kill(run, 3)
+    reads.clear()
+    assert contents(go_on(run, "resume=none").out) == whole
+    assert len(reads) == PARTITIONS
+
+
+@pytest.mark.parametrize("what", ["options", "exports", "files", "reboot"])
+def test_nothing_is_taken_over_of_another_run(run, reads, what, tmp_path, monkeypatch):
+    kill(run, 3)
+    options, exports = [], EXPORTS
+    if what == "options":
+        options = ["stage=[clock,topology,match,traffic]"]
+        exports = ["json"]
+    elif what == "exports":
+        exports = ["json"]
+    elif what == "files":
+        first = min(run.glob("*.msgpack"))
+        data = first.read_bytes()
+        first.unlink()
+        first.write_bytes(data)
+    else:
+        from sigmatrace import fingerprint
+
+        (tmp_path / "boot").write_text("another")
+        monkeypatch.setattr(fingerprint, "_BOOT_ID", tmp_path / "boot")
+    result = go_on(run, *options, exports=exports)
+    assert len(reads) == PARTITIONS and "resumed" not in result.text()
+    assert not [path for path in run.iterdir() if path.name.startswith(".")]
+
+
+def test_another_host_only_when_told_so(run, reads, whole):
+    left = kill(run, 3)
+    here = os.uname().nodename
+    left = left.rename(left.with_name(left.name.replace(f".{here}-", ".elsewhere-")))
+    reads.clear()
+    assert contents(go_on(run).out) == whole and len(reads) == PARTITIONS and left.is_dir()
+    reads.clear()
+    again = api.run(run, export=EXPORTS, overwrite=True, overrides=[*OPTIONS, "resume=any"])
+    assert contents(again.out) == whole and 0 < len(reads) < PARTITIONS and not left.exists()
+
+
+def test_an_unknown_way_is_refused(run):
+    with pytest.raises(ConfigError, match="unknown resume=always"):
+        go_on(run, "resume=always")
