@@ -46,6 +46,14 @@ def _follows(a, b, begin, length, depth):
     return depth[a] > depth[b]
 
 
+@kernel()
+def _is_sorted(order, begin, length, depth):
+    for i in range(1, order.size):
+        if _follows(order[i - 1], order[i], begin, length, depth):
+            return False
+    return True
+
+
 @kernel(types.void(I8W, I8R, I8R, U1R))
 def sort_rows(order, begin, length, depth):
     """Sort row numbers in place: by begin, then longer first, then outer first; stable.
@@ -61,6 +69,8 @@ def sort_rows(order, begin, length, depth):
         depth: u1[n], how many calls enclose the row's.
     """
     count = order.size
+    if _is_sorted(order, begin, length, depth):
+        return
     for start in range(0, count, _RUN):
         for i in range(start + 1, min(start + _RUN, count)):
             row = order[i]
