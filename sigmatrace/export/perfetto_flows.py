@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,8 +29,8 @@ which of the piece's ends is the first; ``track``: the track's place in the piec
 
 _TIME_BYTES, _LOW_BYTES, _ALIGNMENT_BYTES = 8, 2, 8
 _ROOM = 1 << 11
-_BATCH_ENDS = 2 << 20
-"""Ends that are in memory at a time."""
+_BATCH_ENDS = 1 << 20
+"""Ends that a thread has in memory at a time."""
 _Heads = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
@@ -81,15 +83,15 @@ def count(heads: Sequence[np.ndarray], places: Sequence[int], path: Path) -> dic
     Args:
         heads: Of each piece, in the order of the trace.
         places: Where its ends begin in the file, in bytes.
-        path: The file; missing if there are no ends. A batch of stretches at a time is in memory.
+        path: The file; missing if there are no ends.
     """
-    total = np.zeros(2, np.int64)
     if not any(one.size for one in heads):
         return {"flows": 0, "flows_backwards": 0}
-    with path.open("rb") as file:
-        for low, high in _batches(heads):
-            total += _count_batch(heads, places, file.fileno(), low, high)
-    return {"flows": int(total[0]), "flows_backwards": int(total[1])}
+    with path.open("rb") as file, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        count = partial(_count_batch, heads, places, file.fileno())
+        counted = pool.map(count, *zip(*_batches(heads), strict=True))
+        arrows, backwards = np.sum(list(counted), axis=0).tolist()
+    return {"flows": arrows, "flows_backwards": backwards}
 
 
 def _together(sources: Sequence[Written]) -> Written | None:
@@ -139,27 +141,23 @@ def _count_batch(
     heads: Sequence[np.ndarray], places: Sequence[int], file: int, low: int, high: int
 ) -> np.ndarray:
     """Count the arrows of the stretches from ``low`` up to ``high``."""
-    keys, found, times, lows, used = [], [], [], [], 0
+    keys, found, parts, used = [], [], [], 0
     for piece, (mine, place) in enumerate(zip(heads, places, strict=True)):
         a, b = np.searchsorted(mine["key"], np.array([low, high], np.uint64) << np.uint64(1))
         if a == b:
             continue
         some = mine[a:b]
-        first = int(some["at"][0])
-        size = int(some["count"].sum())
-        low_at = place + _TIME_BYTES * int(mine["count"].sum())
-        times.append(_read(file, place + _TIME_BYTES * first, size, np.dtype(np.int64)))
-        lows.append(_read(file, low_at + _LOW_BYTES * first, size, np.dtype(np.uint16)))
+        first, size = int(some["at"][0]), int(some["count"].sum())
+        low_at = place + _TIME_BYTES * int(mine["count"].sum()) + _LOW_BYTES * first
+        parts.append((place + _TIME_BYTES * first, low_at, slice(used, used + size)))
         keys.append(some["key"])
         where = some["at"] - first + used, some["count"], some["track"] | piece << 32
         found.append(np.stack(where, axis=1))
         used += size
+    time, lows = np.empty(used, np.int64), np.empty(used, np.uint16)
+    for time_at, low_at, here in parts:
+        os.preadv(file, [time[here].data], time_at)
+        os.preadv(file, [lows[here].data], low_at)
     key, head = np.concatenate(keys), np.concatenate(found)
     order = np.argsort(key, kind="stable")
-    arrows = count_arrows(key[order], head[order], np.concatenate(times), np.concatenate(lows))
-    return np.array(arrows)
-
-
-def _read(file: int, at: int, size: int, dtype: np.dtype) -> np.ndarray:
-    data = os.pread(file, size * dtype.itemsize, at)
-    return np.frombuffer(data, dtype)
+    return np.array(count_arrows(key[order], head[order], time, lows))

@@ -16,7 +16,7 @@ from sigmatrace.kernel import I4W, I8R, I8R2, I8W, U2R, U2W, U8R, U8W, kernel
 
 STRETCH_BITS = 14
 TIME_BITS, TIE_BITS = 52, 10
-"""An end's time is ns from the run's zero (104 days either way); below it, its place among those
+"""An end's time is ns from the run's zero (52 days either way); below it, its place among those
 of the same time on its track."""
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
