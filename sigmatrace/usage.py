@@ -16,6 +16,7 @@ Options
                        cluster.workers=N; distributed: cluster.address=tcp://HOST:PORT
   preset=NAME          summary (json, csv), everything (all exporters)
   overwrite=true       replace an output that is already there
+  resume=none          do not go on where a run was killed
   strict=true          any lost or damaged data, or a file without an end, is an error
   validate.pcap=FILE   compare layer verbs with a packet capture of RoCEv2
   run_id=ID            which run to read, when files of several lie in the folder
