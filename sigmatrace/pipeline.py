@@ -11,7 +11,7 @@ import traceback
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
@@ -79,6 +79,7 @@ class _Work:
     exchanges: tuple[Exchange, ...]
     exporters: tuple[Exporter, ...]
     summed: tuple[Stage, ...]
+    unread: frozenset[tuple[str, str]]
     run: Run
     staging: Path
     buckets: int
@@ -205,6 +206,7 @@ def _work(
         exchanges=chosen.exchanges if until is None else (),
         exporters=chosen.exporters if until is None else (),
         summed=(until,) if until else tuple(s for s in stages if s.is_summed),
+        unread=chosen.unread,
         run=run,
         staging=staging,
         buckets=BUCKETS,
@@ -290,6 +292,7 @@ def _do_part(shared: Shared, spec: PartitionSpec) -> _Outcome:
     """Read a partition, apply the stages, sum up, and write what exporters make of it."""
     work: _Work = shared.value
     part, loss = read(spec)
+    part = replace(part, unread=work.unread)
     summaries = {}
     for stage, resolved in work.stages:
         with _blamed(stage, f"apply of partition {spec.number}"):
