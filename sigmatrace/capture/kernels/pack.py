@@ -1,0 +1,88 @@
+"""Columns of packed chunks, and their differences to what an earlier record predicts."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import int64, uint64, void
+
+from sigmatrace.kernel import I4R, I4W, U1R, U8R, U8W, kernel
+
+
+@kernel(void(U8R, I4W, I4W))
+def link_equal(keys: np.ndarray, latest: np.ndarray, links: np.ndarray) -> None:
+    """Find for each record the latest earlier one of the same key.
+
+    Args:
+        keys: Of shape (records,); their low bits count.
+        latest: Scratch; its length, a power of two, is the number of keys.
+        links: Filled: number of the record found, -1 where there is none.
+    """
+    mask = np.uint64(len(latest) - 1)
+    latest[:] = -1
+    for i in range(len(links)):
+        key = keys[i] & mask
+        links[i] = latest[key]
+        latest[key] = i
+
+
+@kernel(void(U8R, I4R, uint64, uint64, U8W))
+def differences(
+    values: np.ndarray, links: np.ndarray, base: int, top: int, out: np.ndarray
+) -> None:
+    """Fill ``out`` with how values differ from those that predict them; small ones are small.
+
+    Args:
+        values: Of shape (records,).
+        links: Number of the record that predicts each one, or -1.
+        base: Predicts where there is no link.
+        top: Number of the highest bit of a value: 31 or 63.
+        out: 2 d for a difference d >= 0, else -2 d - 1.
+    """
+    one = np.uint64(1)
+    mask = ~np.uint64(0) >> np.uint64(63 - top)
+    for i in range(len(out)):
+        link = links[i]
+        rest = (values[i] - (base if link < 0 else values[link])) & mask
+        out[i] = ((rest << one) ^ (np.uint64(0) - (rest >> top))) & mask
+
+
+@kernel(void(I4R, uint64, uint64, U8W))
+def restore(links: np.ndarray, base: int, top: int, values: np.ndarray) -> None:
+    """Undo ``differences`` in place; arguments as there."""
+    one = np.uint64(1)
+    mask = ~np.uint64(0) >> np.uint64(63 - top)
+    for i in range(len(values)):
+        rest = (values[i] >> one) ^ (np.uint64(0) - (values[i] & one))
+        link = links[i]
+        values[i] = (rest + (base if link < 0 else values[link])) & mask
+
+
+@kernel(int64(U1R))
+def block_bytes(block: np.ndarray) -> int:
+    """Return how many bytes an LZ4 block unpacks to, as far as its lengths tell.
+
+    Source: LZ4 Block Format Description. Arrow does not say when a block yields too little.
+    """
+    size, at, total = len(block), 0, 0
+    while at < size:
+        token = block[at]
+        at += 1
+        literals, matched = np.int64(token >> 4), np.int64(token & 15)
+        if literals == 15:
+            more = np.int64(255)
+            while more == 255 and at < size:
+                more = np.int64(block[at])
+                at += 1
+                literals += more
+        total += literals
+        at += literals + 2
+        if at > size:  # the last sequence has no match
+            break
+        if matched == 15:
+            more = np.int64(255)
+            while more == 255 and at < size:
+                more = np.int64(block[at])
+                at += 1
+                matched += more
+        total += matched + 4
+    return total
