@@ -36,7 +36,7 @@ FileData = bytes | FileView
 WHOLE, DAMAGED, CUT = "whole", "damaged", "cut"
 
 _PREFIX = struct.Struct(">6sBIBBI")
-_CRC_FROM = 11
+_CRC_AT, _CRC_FROM, _LENGTH_AT = 7, 11, 13
 _CHUNK = struct.Struct(">9sB8sI5sQ7sI11sQ10sQ9sQ7sB6sI")
 _CHUNK_KEYS = (
     b"\x89\xa6schema\xcc",
@@ -51,6 +51,7 @@ _CHUNK_KEYS = (
 )
 CHUNK_HEAD_BYTES = ITEM_PREFIX_BYTES + _CHUNK.size
 """Bytes of a chunk item before its data."""
+_CODEC_AT = CHUNK_HEAD_BYTES - 4 - len(_CHUNK_KEYS[-1]) - 1
 _RECORD_BYTES = {int(schema): dtype.itemsize for schema, dtype in RECORDS.items()}
 _SEARCH_FACTOR = 64
 _SEARCH_SLACK_BYTES = 1 << 20
@@ -151,6 +152,17 @@ def is_intact(item: bytes | memoryview) -> bool:
     """Return whether the item that these bytes are has a right checksum."""
     stored = _PREFIX.unpack_from(item)[2]
     return bool(stored == crc32c(memoryview(item)[_CRC_FROM:]))
+
+
+def with_data(item: bytes, codec: int, data: bytes) -> bytes:
+    """Return a chunk item with other data, of another codec; ``item`` need not be whole."""
+    head = bytearray(item[:CHUNK_HEAD_BYTES])
+    head[_CODEC_AT] = codec
+    struct.pack_into(">I", head, CHUNK_HEAD_BYTES - 4, len(data))
+    struct.pack_into(">I", head, _LENGTH_AT, CHUNK_HEAD_BYTES - ITEM_PREFIX_BYTES + len(data))
+    checked = bytes(head[_CRC_FROM:]) + data
+    struct.pack_into(">I", head, _CRC_AT, crc32c(checked))
+    return bytes(head[:_CRC_FROM]) + checked
 
 
 def holds(data: FileData, first: int, chunk: Chunk, record_bytes: int) -> bool:

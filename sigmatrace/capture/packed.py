@@ -262,7 +262,7 @@ class _Reader:
 
     def take(self, form: struct.Struct) -> tuple[int, ...]:
         """Return the next numbers."""
-        return form.unpack(self._bytes(form.size))
+        return form.unpack(self._bytes(form.size).data)
 
     def planes(self, planes: int, count: int) -> np.ndarray:
         """Return the numbers in the next planes, u8; bytes without a plane are 0."""

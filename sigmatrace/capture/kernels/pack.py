@@ -58,12 +58,13 @@ def restore(links: np.ndarray, base: int, top: int, values: np.ndarray) -> None:
 
 
 @kernel(int64(U1R))
-def block_bytes(block: np.ndarray) -> int:
+def block_bytes(block: np.ndarray) -> np.int64:
     """Return how many bytes an LZ4 block unpacks to, as far as its lengths tell.
 
     Source: LZ4 Block Format Description. Arrow does not say when a block yields too little.
     """
-    size, at, total = len(block), 0, 0
+    size = len(block)
+    at = total = np.int64(0)
     while at < size:
         token = block[at]
         at += 1
