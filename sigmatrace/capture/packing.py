@@ -52,7 +52,7 @@ def beside(run: Path, place: Path, *, unpack: bool) -> Packing:
         _refuse(place)
         staging.mkdir(parents=True)
         _sweep(place.parent, [place.name])
-        files = _all(paths, lambda path: rewrite(path, staging / path.name, unpack=unpack))
+        files = _all(paths, lambda path: rewrite(path, staging / path.name, back=unpack))
         still = [ring for ring in rings if not copy_ring(ring, staging / ring.name)]
         changed = still or [one.path for one in files if one.path.stat().st_size != one.before]
         if changed:
@@ -84,7 +84,7 @@ def in_place(run: Path, *, unpack: bool) -> Packing:
 
     def replace(path: Path) -> Rewritten:
         with _staged(path) as staging:
-            done = rewrite(path, staging, unpack=unpack)
+            done = rewrite(path, staging, back=unpack)
             if path.stat().st_size != done.before or path.with_suffix(RING_SUFFIX).exists():
                 raise OutputError(f"{path} is still being written", "wait until its process ended")
             if done.chunks:

@@ -17,7 +17,7 @@ import numpy as np
 
 from sigmatrace.capture import header as headers
 from sigmatrace.capture import items, ring
-from sigmatrace.capture.packed import Column, PackedError, choose, pack, records_of
+from sigmatrace.capture.packed import Column, PackedError, choose, pack, records_of, unpack
 from sigmatrace.capture.view import FileView, opened
 from sigmatrace.trace_format import CODEC_PACKED, CODEC_RAW, RECORDS, Item, Schema
 
@@ -25,7 +25,7 @@ Turn = Callable[[bytes, items.Chunk], bytes]
 """Makes another chunk item of one."""
 
 _LAYOUTS = {int(schema): dtype for schema, dtype in RECORDS.items()}
-_CHOICE_CHUNKS = 16
+_CHOICE_CHUNKS = 32
 _COPY_BYTES = 1 << 20
 _PAGE_BYTES = 4096
 
@@ -74,6 +74,7 @@ class Packer:
     """Packs the chunks of one file, with what it learned from those before."""
 
     _choices: dict[int, _Choice] = field(default_factory=dict)
+    _room: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint8))
 
     def __call__(self, item: bytes, chunk: items.Chunk) -> bytes:
         """Return the packed chunk item; the same one if it is packed already, or as small raw."""
@@ -86,12 +87,16 @@ class Packer:
         if choice.chunks % _CHOICE_CHUNKS == 0:
             choice.columns = choose(records, dtype)
         choice.chunks += 1
-        packed = items.with_data(item, CODEC_PACKED, pack(records, choice.columns))
-        if len(packed) >= len(item):
+        data = pack(records, choice.columns)
+        if len(data) >= records.size:
             return item
-        if unpack_item(packed, chunk._replace(codec=CODEC_PACKED)) != item:
+        if self._room.size < records.size:
+            self._room = np.empty(records.size, np.uint8)
+        again = self._room[: records.size]
+        unpack(np.frombuffer(data, np.uint8), again, dtype.itemsize)
+        if not np.array_equal(again, records):
             raise AssertionError(f"a chunk of schema {chunk.schema} does not come back")
-        return packed
+        return items.with_data(item, CODEC_PACKED, data)
 
 
 def unpack_item(item: bytes, chunk: items.Chunk) -> bytes:
@@ -107,7 +112,7 @@ def unpack_item(item: bytes, chunk: items.Chunk) -> bytes:
     return items.with_data(item, CODEC_RAW, records.tobytes())
 
 
-def rewrite(path: Path, target: Path, *, unpack: bool = False) -> Rewritten:
+def rewrite(path: Path, target: Path, *, back: bool = False) -> Rewritten:
     """Write a rank file anew, packed or unpacked.
 
     Where damage is such that the new file would not be read as the old one, it is a copy.
@@ -115,13 +120,13 @@ def rewrite(path: Path, target: Path, *, unpack: bool = False) -> Rewritten:
     Args:
         path: The rank file.
         target: The new file, which must not be there.
-        unpack: Unpack instead.
+        back: Unpack instead.
 
     Raises:
         ChunkFormatError: The file is of a major version that is not known.
         OSError: A file cannot be read, or the new one not be written.
     """
-    turn: Turn = unpack_item if unpack else Packer()
+    turn: Turn = unpack_item if back else Packer()
     with opened(path) as data, target.open("x+b") as out:
         new = _NewFile(data, out, Rewritten(path, len(data)))
         new.write(turn)
