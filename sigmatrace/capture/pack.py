@@ -95,3 +95,7 @@ class _Version(argparse.Action):
 
         print(version_text())
         parser.exit()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -108,24 +108,21 @@ def summary(packing: Packing, *, unpack: bool, place: Path) -> str:
         f"{'unpacked' if unpack else 'packed'} {counted(len(files), 'file')},"
         f" {counted(records, 'event')}: {byte_text(before)} -> {byte_text(after)}{each}; in {place}"
     ]
-    damaged = sum(one.damaged for one in files if not one.is_foreign)
-    for paths, what in (
-        (
-            packing.left,
-            "left alone: beside them lies a ring file, so processes may still run",
-        ),
-        (packing.rings, "copied as they are: what killed processes had not written yet"),
-        ([x.path for x in files if x.is_foreign], "of another format: kept as they are"),
-        (
-            [x.path for x in files if x.damaged and not x.is_foreign],
-            f"with {count_text(damaged)} damaged or cut bytes, which were kept",
-        ),
-        ([x.path for x in files if x.is_copy], "too damaged to be packed: kept as they are"),
-        ([x.path for x in files if x.unsuited], "with chunks that cannot be unpacked: kept packed"),
-        ([x.path for x in files if x.is_open and not x.is_foreign], "without an end item"),
-    ):
+    trace_files = [one for one in files if not one.is_foreign]
+    damaged = [one for one in trace_files if one.damaged]
+    lost = count_text(sum(one.damaged for one in damaged))
+    notes: dict[str, Sequence[Path]] = {
+        "left alone, a ring file lies beside it and its process may still run": packing.left,
+        "ring files of killed processes, copied": packing.rings,
+        "of another format, kept as is": [one.path for one in files if one.is_foreign],
+        f"damaged or cut, {lost} bytes, kept as is": [one.path for one in damaged],
+        "too damaged to be packed, kept as is": [one.path for one in files if one.is_copy],
+        "with chunks that cannot be unpacked, kept": [one.path for one in files if one.unsuited],
+        "without an end item": [one.path for one in trace_files if one.is_open],
+    }
+    for what, paths in notes.items():
         if paths:
-            lines.append(f"{counted(len(paths), 'file')} {what} ({paths[0].name})")
+            lines.append(f"{what}: {counted(len(paths), 'file')} ({paths[0].name})")
     return "\n".join(lines)
 
 

@@ -57,33 +57,37 @@ def restore(links: np.ndarray, base: int, top: int, values: np.ndarray) -> None:
         values[i] = (rest + (base if link < 0 else values[link])) & mask
 
 
+@kernel()
+def _length(block: np.ndarray, at: int, nibble: int) -> tuple[np.int64, int]:
+    """Return a length that begins with four bits of a token, and where its bytes end."""
+    length = np.int64(nibble)
+    more = np.int64(255 if nibble == 15 else 0)
+    while more == 255 and at < len(block):
+        more = np.int64(block[at])
+        at += 1
+        length += more
+    return length, at
+
+
 @kernel(int64(U1R))
 def block_bytes(block: np.ndarray) -> np.int64:
-    """Return how many bytes an LZ4 block unpacks to, as far as its lengths tell.
+    """Return how many bytes an LZ4 block unpacks to, as its lengths tell; -1 if it cannot be.
 
-    Source: LZ4 Block Format Description. Arrow does not say when a block yields too little.
+    Arrow does not say when a block yields too little, and takes matches of distance 0.
+    Source: LZ4 Block Format Description.
     """
     size = len(block)
     at = total = np.int64(0)
     while at < size:
         token = block[at]
-        at += 1
-        literals, matched = np.int64(token >> 4), np.int64(token & 15)
-        if literals == 15:
-            more = np.int64(255)
-            while more == 255 and at < size:
-                more = np.int64(block[at])
-                at += 1
-                literals += more
+        literals, at = _length(block, at + 1, token >> 4)
         total += literals
-        at += literals + 2
-        if at > size:  # the last sequence has no match
-            break
-        if matched == 15:
-            more = np.int64(255)
-            while more == 255 and at < size:
-                more = np.int64(block[at])
-                at += 1
-                matched += more
+        at += literals
+        if at + 2 > size:  # the last sequence has no match
+            return total if at == size else np.int64(-1)
+        distance = np.int64(block[at]) | np.int64(block[at + 1]) << 8
+        if distance == 0 or distance > total:
+            return np.int64(-1)
+        matched, at = _length(block, at + 2, token & 15)
         total += matched + 4
-    return total
+    return np.int64(-1)
