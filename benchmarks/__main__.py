@@ -1,4 +1,4 @@
-"""``make bench``: the cost of records and of the verbs shim, unchosen layers, the pipeline, packing.
+"""``make bench``: cost of records and of the verbs shim, unchosen layers, the pipeline, packing.
 
 usage: python -m benchmarks [NAME [OPTION...]]: one of them alone, with its options
 """

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -78,11 +77,10 @@ def pack(records: np.ndarray, columns: tuple[Column, ...]) -> bytes:
         columns: Every byte of a record is in exactly one.
     """
     work = _Work(records, sum(column.width for column in columns))
-    parts = [HEAD.pack(records.size, len(columns))]
-    for column in columns:
-        parts += work.packed(column)
-    data = b"".join(parts)
-    return data.ljust(-(-records.size // PACKED_FACTOR), b"\0")
+    heads, planes = zip(*map(work.split, columns), strict=True)
+    stored = _stored(np.concatenate(planes))
+    begin = HEAD.pack(records.size, len(columns)), *heads, _SIZE.pack(len(stored)), stored
+    return b"".join(begin).ljust(-(-records.size // PACKED_FACTOR), b"\0")
 
 
 def unpack(data: np.ndarray, out: np.ndarray, record_bytes: int) -> None:
@@ -97,19 +95,22 @@ def unpack(data: np.ndarray, out: np.ndarray, record_bytes: int) -> None:
         PackedError: The data is not what the format says; ``out`` then holds anything.
     """
     reader = _Reader(data)
-    size, columns = reader.take(HEAD)
+    size, count = reader.take(HEAD)
     if size != out.size:
         raise PackedError("another size of records")
-    work = _Work(out, record_bytes)
-    before: list[Column] = []
-    for _ in range(columns):
+    columns: list[Column] = []
+    told: list[tuple[int, int]] = []
+    for _ in range(count):
         *fields, planes, base = reader.take(_COLUMN)
-        column = Column(*fields)
-        _check(column, planes, before, record_bytes)
-        work.restore(column, base, reader.planes(planes, work.count))
-        before.append(column)
-    if sum(column.width for column in before) != record_bytes or reader.has_more():
-        raise PackedError("columns that do not make up the record")
+        columns.append(Column(*fields))
+        told.append((planes, base))
+    _check(columns, [planes for planes, _ in told], record_bytes)
+    work = _Work(out, record_bytes)
+    planes_of_all = reader.planes(sum(planes for planes, _ in told), work.count)
+    first = 0
+    for column, (planes, base) in zip(columns, told, strict=True):
+        work.restore(column, base, planes_of_all[first : first + planes])
+        first += planes
 
 
 def choose(records: np.ndarray, dtype: np.dtype) -> tuple[Column, ...]:
@@ -126,7 +127,7 @@ def choose(records: np.ndarray, dtype: np.dtype) -> tuple[Column, ...]:
     work = _Work(sample, dtype.itemsize)
 
     def size(way: Column) -> int:
-        return sum(map(len, work.packed(way)))
+        return len(_stored(work.split(way)[1]))
 
     chosen, gains = {}, []
     keys = _keys(work, dtype)
@@ -164,14 +165,18 @@ def _keys(work: _Work, dtype: np.dtype) -> list[int]:
     return [x.at for x in narrow if 1 < len(np.unique(work.values(x))) <= most]
 
 
-def _check(column: Column, planes: int, before: list[Column], record_bytes: int) -> None:
-    """Refuse a column that does not lie in the record, or takes bytes or keys of others."""
-    at, width, how, key = column
-    fits = at % 4 == 0 and width in (4, 8) and at + width <= record_bytes and planes <= width
-    free = all(at >= one.at + one.width or one.at >= at + width for one in before)
-    has_key = how in (NONE, PREVIOUS) or (how == EQUAL and key in [one.at for one in before])
-    if not (fits and free and has_key):
-        raise PackedError("a column that cannot be")
+def _check(columns: list[Column], planes: list[int], record_bytes: int) -> None:
+    """Refuse columns that are not exactly the record, or have keys that are not known yet."""
+    taken = np.zeros(max(record_bytes, 256 + 8), np.uint8)
+    known: set[int] = set()
+    for (at, width, how, key), count in zip(columns, planes, strict=True):
+        has_key = how in (NONE, PREVIOUS) or (how == EQUAL and key in known)
+        if at % 4 or width not in (4, 8) or count > width or not has_key:
+            raise PackedError("a column that cannot be")
+        taken[at : at + width] += 1
+        known.add(at)
+    if not (taken[:record_bytes] == 1).all() or taken[record_bytes:].any():
+        raise PackedError("columns that do not make up the record")
 
 
 class _Work:
@@ -195,20 +200,20 @@ class _Work:
             self._values[column.at] = self._in_place(column).astype(np.uint64)
         return self._values[column.at]
 
-    def packed(self, column: Column) -> Iterator[bytes]:
-        """Yield the packed data of a column, piece by piece."""
+    def split(self, column: Column) -> tuple[bytes, np.ndarray]:
+        """Return how a column begins in packed data, and its planes, u1 of (planes x records,)."""
         rests, base = self._rests(column)
         planes = -(-int(rests.max()).bit_length() // 8)
-        yield _COLUMN.pack(*column, planes, base)
-        for k in range(planes):
-            stored = _stored(np.ascontiguousarray(rests.view(np.uint8)[k::8]))
-            yield _SIZE.pack(len(stored))
-            yield stored
+        by_byte = rests.view(np.uint8).reshape(self.count, 8).T
+        return _COLUMN.pack(*column, planes, base), by_byte[:planes].ravel()
 
-    def restore(self, column: Column, base: int, rests: np.ndarray) -> None:
-        """Fill a column of the records; those before it are filled already."""
+    def restore(self, column: Column, base: int, planes: np.ndarray) -> None:
+        """Fill a column of the records from its planes; those before it are filled already."""
         from sigmatrace.capture.kernels.pack import restore
 
+        rests = np.zeros(self.count, np.uint64)
+        for k, plane in enumerate(planes):
+            rests.view(np.uint8)[k::8] = plane
         if column.how == NONE:
             rests += np.uint64(base)
         else:
@@ -265,20 +270,13 @@ class _Reader:
         return form.unpack(self._bytes(form.size).data)
 
     def planes(self, planes: int, count: int) -> np.ndarray:
-        """Return the numbers in the next planes, u8; bytes without a plane are 0."""
-        out = np.zeros(count, np.uint64)
-        for plane in out.view(np.uint8).reshape(count, 8).T[:planes]:
-            (size,) = self.take(_SIZE)
-            stored = self._bytes(size)
-            if size in (1, count):
-                plane[:] = stored
-            else:
-                plane[:] = _from_block(stored, count)
-        return out
-
-    def has_more(self) -> bool:
-        """Return whether anything but zeros follows."""
-        return bool(self._data[self._at :].any())
+        """Return all planes, u1 of shape (planes, count); nothing else may follow."""
+        (size,) = self.take(_SIZE)
+        stored = self._bytes(size)
+        if self._data[self._at :].any():
+            raise PackedError("something behind the planes")
+        whole = planes * count
+        return (stored if size == whole else _from_block(stored, whole)).reshape(planes, count)
 
     def _bytes(self, size: int) -> np.ndarray:
         self._at += size
@@ -287,23 +285,21 @@ class _Reader:
         return self._data[self._at - size : self._at]
 
 
-def _stored(plane: np.ndarray) -> bytes:
-    """Return a plane as one byte if all are the same, as LZ4 block if that is smaller, or as is."""
-    if (plane == plane[0]).all():
-        return plane[:1].tobytes()
-    block: bytes = _lz4().compress(plane, asbytes=True)
-    return block if 1 < len(block) < plane.size else plane.tobytes()
+def _stored(planes: np.ndarray) -> bytes:
+    """Return planes as an LZ4 block if that is smaller, or as they are."""
+    block: bytes = _lz4().compress(planes, asbytes=True)
+    return block if len(block) < planes.size else planes.tobytes()
 
 
-def _from_block(block: np.ndarray, count: int) -> np.ndarray:
+def _from_block(block: np.ndarray, size: int) -> np.ndarray:
     from sigmatrace.capture.kernels.pack import block_bytes
 
-    if not 1 < block.size < count or block_bytes(block) != count:
-        raise PackedError("a plane of another size")
+    if block.size > size or block_bytes(block) != size:
+        raise PackedError("planes of another size")
     try:
-        return np.frombuffer(_lz4().decompress(block, count), np.uint8)
+        return np.frombuffer(_lz4().decompress(block, size), np.uint8)
     except OSError as error:
-        raise PackedError("a plane that is no LZ4 block") from error
+        raise PackedError("planes that are no LZ4 block") from error
 
 
 @functools.cache

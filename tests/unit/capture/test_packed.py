@@ -186,27 +186,29 @@ def column(at: int, width: int, how: int = 0, key: int = 0, planes: int = 0) -> 
     return COLUMN.pack(at, width, how, key, planes, 5)
 
 
+NO_PLANES = bytes(4)
 REFUSED = {
     "nothing": b"",
-    "no columns": head(4, 0),
-    "half of the record": head(4) + column(0, 4),
-    "twice the same": head(4, 2) + column(0, 8) + column(0, 8),
-    "columns that overlap": head(4, 2) + column(0, 4) + column(0, 8),
-    "beyond the record": head(4) + column(4, 8),
-    "far beyond the record": head(4) + column(252, 8),
-    "an odd offset": head(4) + column(1, 4),
-    "an odd width": head(4) + column(0, 6),
-    "another prediction": head(4) + column(0, 8, 3),
-    "itself as key": head(4) + column(0, 8, 2, 0),
-    "a later key": head(4, 2) + column(0, 4, 2, 4) + column(4, 4),
-    "too many planes": head(4) + column(0, 8, planes=9) + b"\1\0\0\0\0" * 9,
-    "a plane that is too long": head(4) + column(0, 8, planes=1) + b"\5\0\0\0" + b"12345",
-    "a plane without bytes": head(4) + column(0, 8, planes=1) + b"\0\0\0\0",
-    "a plane beyond the end": head(4) + column(0, 8, planes=1) + b"\4\0\0\0" + b"123",
-    "a huge plane": head(4) + column(0, 8, planes=1) + b"\xff\xff\xff\xff",
+    "no columns": head(4, 0) + NO_PLANES,
+    "half of the record": head(4) + column(0, 4) + NO_PLANES,
+    "twice the same": head(4, 2) + column(0, 8) + column(0, 8) + NO_PLANES,
+    "columns that overlap": head(4, 2) + column(0, 4) + column(0, 8) + NO_PLANES,
+    "beyond the record": head(4, 2) + column(0, 4) + column(4, 8) + NO_PLANES,
+    "far beyond the record": head(4, 2) + column(0, 8) + column(252, 8) + NO_PLANES,
+    "an odd offset": head(4) + column(1, 4) + NO_PLANES,
+    "an odd width": head(4) + column(0, 6) + NO_PLANES,
+    "another prediction": head(4) + column(0, 8, 3) + NO_PLANES,
+    "itself as key": head(4) + column(0, 8, 2, 0) + NO_PLANES,
+    "a later key": head(4, 2) + column(0, 4, 2, 4) + column(4, 4) + NO_PLANES,
+    "too many planes": head(4) + column(0, 8, planes=9) + b"\x24\0\0\0" + bytes(36),
+    "planes that are too long": head(4) + column(0, 8, planes=1) + b"\5\0\0\0" + b"12345",
+    "planes without bytes": head(4) + column(0, 8, planes=1) + NO_PLANES,
+    "no planes with bytes": head(4) + column(0, 8) + b"\1\0\0\0" + b"\0",
+    "planes beyond the end": head(4) + column(0, 8, planes=1) + b"\4\0\0\0" + b"123",
+    "huge planes": head(4) + column(0, 8, planes=1) + b"\xff\xff\xff\xff",
     "a short LZ4 block": head(9) + column(0, 8, planes=1) + b"\2\0\0\0\x10a",
-    "something behind": head(4) + column(0, 8) + b"\0\1",
-    "other records": head(5) + column(0, 8),
+    "something behind": head(4) + column(0, 8) + NO_PLANES + b"\0\1",
+    "other records": head(5) + column(0, 8) + NO_PLANES,
 }
 
 
