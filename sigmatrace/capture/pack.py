@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of the command; returns its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        _run(_parser().parse_args(words))
+        _run(parser().parse_args(words))
     except KeyboardInterrupt:
         print(f"{NAME}: interrupted", file=sys.stderr)
         return _INTERRUPTED
@@ -55,11 +55,11 @@ def _run(options: argparse.Namespace) -> None:
 
 def _default(run: Path, *, unpack: bool) -> Path:
     """Return where the new run goes if nothing is said: beside the old one."""
-    name = run.absolute().name.removesuffix(_PACKED)
-    return run.with_name(name + (_UNPACKED if unpack else _PACKED))
+    return Path(str(run.resolve()).removesuffix(_PACKED) + (_UNPACKED if unpack else _PACKED))
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the words after the command's name; it raises ``ConfigError``."""
     made = _Parser(
         prog=NAME,
         usage=f"{NAME} RUN [-o OUT | --in-place] [--unpack]",

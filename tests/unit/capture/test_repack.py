@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from capture_cases import NAME, Loaded, check_balance, load_folder
 
-from sigmatrace.capture import items, packed
+from sigmatrace.capture import items, packed, repack
 from sigmatrace.capture.index import index_file
 from sigmatrace.capture.repack import copy_ring, rewrite
 from sigmatrace.errors import ChunkFormatError
@@ -217,12 +217,6 @@ def test_an_intact_chunk_that_cannot_be_unpacked_is_lost_by_name(tmp_path: Path)
     assert (tmp_path / "back").read_bytes() == (tmp_path / NAME).read_bytes()
 
 
-def overwrite(path: Path, offset: int, what: bytes) -> None:
-    data = bytearray(path.read_bytes())
-    data[offset : offset + len(what)] = what
-    path.write_bytes(data)
-
-
 DAMAGE: dict[str, Callable[[bytes, list[items.Span]], bytes]] = {
     "flipped in data": lambda data, x: (
         data[: x[4].offset + 900] + b"??" + data[x[4].offset + 902 :]
@@ -265,6 +259,15 @@ def test_what_is_not_known_is_copied(tmp_path: Path) -> None:
     done = rewrite(path, tmp_path / "new")
     assert (done.chunks, done.damaged, done.is_foreign, done.is_open) == (0, 0, False, True)
     assert (tmp_path / "new").read_bytes() == path.read_bytes()
+
+
+def test_a_file_that_would_be_read_in_another_way_is_copied(
+    raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repack._NewFile, "is_read_alike", lambda _: False)
+    done = rewrite(raw, tmp_path / "new")
+    assert (done.is_copy, done.chunks, done.before) == (True, 0, done.after)
+    assert (tmp_path / "new").read_bytes() == raw.read_bytes()
 
 
 def test_foreign_files_and_other_versions(tmp_path: Path) -> None:
