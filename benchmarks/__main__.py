@@ -1,4 +1,4 @@
-"""``make bench``: the cost of records and of the verbs shim, unchosen layers, the pipeline.
+"""``make bench``: cost of records and of the verbs shim, unchosen layers, the pipeline, packing.
 
 usage: python -m benchmarks [NAME [OPTION...]]: one of them alone, with its options
 """
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-NAMES = ("record_cost", "verbs_cost", "unchosen_layer", "pipeline_speed")
+NAMES = ("record_cost", "verbs_cost", "unchosen_layer", "pipeline_speed", "pack_cost")
 
 
 def main(arguments: list[str]) -> int:

@@ -15,6 +15,9 @@ FORMAT_VERSION = (1, 0)
 ITEM_MAGIC = bytes((0x95, 0xA4)) + b"STRC"
 ITEM_PREFIX_BYTES = 17
 ITEM_BODY_MAX_BYTES = 64 << 20
+CODEC_RAW, CODEC_PACKED = 0, 1
+PACKED_FACTOR = 1024
+"""Bytes of records in a packed chunk are at most so many times those of its data."""
 UNKNOWN_PEER = 2**64 - 1
 SIZE_BITS_UNKNOWN = 255
 """Class of the operations whose size the API does not tell (``aggregates.size_bits``)."""

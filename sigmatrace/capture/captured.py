@@ -10,7 +10,15 @@ import numpy as np
 
 from sigmatrace.capture import header as headers
 from sigmatrace.capture import items
-from sigmatrace.capture.index import FROM_RING, FileIndex, dropped, find_rank_files, index_file
+from sigmatrace.capture.index import (
+    FROM_RING,
+    ChunkRow,
+    FileIndex,
+    dropped,
+    find_rank_files,
+    index_file,
+)
+from sigmatrace.capture.packed import records_of
 from sigmatrace.capture.report import Captured
 from sigmatrace.capture.view import opened
 from sigmatrace.errors import ChunkFormatError, RunNotFoundError
@@ -116,8 +124,8 @@ def _rows(index: FileIndex, *schemas: Schema) -> Iterator[np.ndarray]:
     chunks = index.chunks[np.isin(index.chunks["schema"], schemas)]
     for source in np.unique(chunks["source"]):
         with opened(index.ring if source == FROM_RING else index.path) as data:
-            for chunk in chunks[chunks["source"] == source]:
-                dtype = RECORDS[Schema(int(chunk["schema"]))]
-                first = int(chunk["data"])
-                size = int(chunk["count"]) * dtype.itemsize
-                yield np.frombuffer(data[first : first + size], dtype)
+            for chunk in map(ChunkRow._make, chunks[chunks["source"] == source].tolist()):
+                begin = chunk.data if source == FROM_RING else chunk.offset
+                raw = np.frombuffer(data[begin : begin + chunk.size_bytes], np.uint8)
+                records = records_of(raw, chunk.schema, chunk.records, chunk.codec)
+                yield records.view(RECORDS[Schema(chunk.schema)])

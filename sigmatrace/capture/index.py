@@ -21,10 +21,11 @@ from sigmatrace.capture.objects import (
     object_tables,
     thread_names,
 )
+from sigmatrace.capture.packed import PackedError, records_of
 from sigmatrace.capture.view import opened
 from sigmatrace.errors import RunNotFoundError
 from sigmatrace.text import counted
-from sigmatrace.trace_format import ITEM_MAGIC, RECORDS, Item, Schema
+from sigmatrace.trace_format import CODEC_PACKED, CODEC_RAW, ITEM_MAGIC, RECORDS, Item, Schema
 
 SUFFIX, RING_SUFFIX = ".msgpack", ".ring"
 FROM_FILE, FROM_RING = 0, 1
@@ -42,6 +43,7 @@ class ChunkRow(NamedTuple):
         dropped: As in its prefix.
         source: ``FROM_FILE`` or ``FROM_RING``.
         checked: The checksum has been verified (a ring has none).
+        codec: As in its prefix; a ring's records are raw.
     """
 
     offset: int
@@ -56,13 +58,14 @@ class ChunkRow(NamedTuple):
     schema: int
     source: int
     checked: bool
+    codec: int = CODEC_RAW
 
 
 CHUNK = np.dtype(
     list(
         zip(
             [name if name != "records" else "count" for name in ChunkRow._fields],
-            ["i8", "i8", "i8", "i8", "u8", "u8", "u8", "u8", "u4", "u1", "u1", "u1"],
+            ["i8", "i8", "i8", "i8", "u8", "u8", "u8", "u8", "u4", "u1", "u1", "u1", "u1"],
             strict=True,
         )
     )
@@ -265,9 +268,10 @@ class _Builder:
             size = segment.records * RECORDS[Schema(segment.schema)].itemsize
             row = (segment.offset, size, segment.first, segment.records, segment.seq, first, last)
             key = segment.dropped, segment.thread, segment.schema
-            self.chunks.append(ChunkRow(*row, *key, FROM_RING, True))
+            found = ChunkRow(*row, *key, FROM_RING, True)
+            self.chunks.append(found)
             if segment.schema == Schema.CHANNEL:
-                self._take_channels(data, segment.first, segment.records)
+                self._take_channels(data[segment.first : segment.first + size], found)
 
     def finish(self) -> FileIndex:
         """Return the index of all that was read."""
@@ -298,28 +302,33 @@ class _Builder:
         chunk = span.chunk
         if chunk is None:
             raise items.ItemError("layout of a chunk")
-        if chunk.codec != 0:
+        if chunk.codec not in (CODEC_RAW, CODEC_PACKED):
             raise items.ItemError(f"codec {chunk.codec}")
         dtype = _LAYOUTS.get(chunk.schema)
         if dtype is None:
             raise items.ItemError(f"schema {chunk.schema}")
-        if chunk.records * dtype.itemsize != chunk.data_bytes:
-            raise items.ItemError(f"record size of schema {chunk.schema}")
         first = span.offset + items.CHUNK_HEAD_BYTES
+        if not items.holds(data, first, chunk, dtype.itemsize):
+            raise items.ItemError(f"record size of schema {chunk.schema}")
+        row = (span.offset, span.size, first, chunk.records, chunk.seq)
+        times = chunk.first_tsc, chunk.last_tsc
+        key = chunk.dropped, chunk.thread, chunk.schema
+        found = ChunkRow(*row, *times, *key, FROM_FILE, span.checked, chunk.codec)
         if chunk.schema == Schema.CHANNEL:
             item = data[span.offset : span.offset + span.size]
             if not (span.checked or items.is_intact(item)):
                 self.index.lose(span.offset, span.size, chunk.schema, chunk.records)
                 return
-            self._take_channels(data, first, chunk.records)
-        row = (span.offset, span.size, first, chunk.records, chunk.seq)
-        times = chunk.first_tsc, chunk.last_tsc
-        key = chunk.dropped, chunk.thread, chunk.schema
-        self.chunks.append(ChunkRow(*row, *times, *key, FROM_FILE, span.checked))
+            self._take_channels(item, found)
+        self.chunks.append(found)
 
-    def _take_channels(self, data: items.FileData, first: int, count: int) -> None:
-        dtype = RECORDS[Schema.CHANNEL]
-        self.channels.append(np.frombuffer(data[first : first + count * dtype.itemsize], dtype))
+    def _take_channels(self, raw: bytes, chunk: ChunkRow) -> None:
+        try:
+            item = np.frombuffer(raw, np.uint8)
+            channels = records_of(item, chunk.schema, chunk.records, chunk.codec)
+        except PackedError as error:
+            raise items.ItemError(f"packed data of channels: {error}") from error
+        self.channels.append(channels.view(RECORDS[Schema.CHANNEL]))
 
     def _object(self, fields: dict[str, Any]) -> None:
         number, kind = integer(fields, "id"), text(fields, "type")

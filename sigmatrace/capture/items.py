@@ -20,9 +20,12 @@ import msgpack
 from sigmatrace.capture.crc import crc32c
 from sigmatrace.capture.view import FileView
 from sigmatrace.trace_format import (
+    CODEC_PACKED,
+    CODEC_RAW,
     ITEM_BODY_MAX_BYTES,
     ITEM_MAGIC,
     ITEM_PREFIX_BYTES,
+    PACKED_FACTOR,
     RECORDS,
     Item,
 )
@@ -33,7 +36,7 @@ FileData = bytes | FileView
 WHOLE, DAMAGED, CUT = "whole", "damaged", "cut"
 
 _PREFIX = struct.Struct(">6sBIBBI")
-_CRC_FROM = 11
+_CRC_AT, _CRC_FROM, _LENGTH_AT = 7, 11, 13
 _CHUNK = struct.Struct(">9sB8sI5sQ7sI11sQ10sQ9sQ7sB6sI")
 _CHUNK_KEYS = (
     b"\x89\xa6schema\xcc",
@@ -48,8 +51,8 @@ _CHUNK_KEYS = (
 )
 CHUNK_HEAD_BYTES = ITEM_PREFIX_BYTES + _CHUNK.size
 """Bytes of a chunk item before its data."""
+_CODEC_AT = CHUNK_HEAD_BYTES - 4 - len(_CHUNK_KEYS[-1]) - 1
 _RECORD_BYTES = {int(schema): dtype.itemsize for schema, dtype in RECORDS.items()}
-_CODEC_RAW = 0
 _SEARCH_FACTOR = 64
 _SEARCH_SLACK_BYTES = 1 << 20
 
@@ -151,6 +154,30 @@ def is_intact(item: bytes | memoryview) -> bool:
     return bool(stored == crc32c(memoryview(item)[_CRC_FROM:]))
 
 
+def with_data(item: bytes, codec: int, data: bytes) -> bytes:
+    """Return a chunk item with other data, of another codec; ``item`` need not be whole."""
+    head = bytearray(item[:CHUNK_HEAD_BYTES])
+    head[_CODEC_AT] = codec
+    struct.pack_into(">I", head, CHUNK_HEAD_BYTES - 4, len(data))
+    struct.pack_into(">I", head, _LENGTH_AT, CHUNK_HEAD_BYTES - ITEM_PREFIX_BYTES + len(data))
+    checked = bytes(head[_CRC_FROM:]) + data
+    struct.pack_into(">I", head, _CRC_AT, crc32c(checked))
+    return bytes(head[:_CRC_FROM]) + checked
+
+
+def holds(data: FileData, first: int, chunk: Chunk, record_bytes: int) -> bool:
+    """Return whether the data of a chunk, from ``first`` on, can hold as many records as it says.
+
+    Of packed data this is what its first number says, within what the format allows.
+    """
+    size = chunk.records * record_bytes
+    if chunk.codec == CODEC_RAW:
+        return size == chunk.data_bytes
+    most = min(ITEM_BODY_MAX_BYTES, PACKED_FACTOR * chunk.data_bytes)
+    told = int.from_bytes(data[first : first + min(4, chunk.data_bytes)], "little")
+    return chunk.codec == CODEC_PACKED and 0 < size <= most and told == size
+
+
 def _frame(data: FileData, at: int) -> tuple[int, int] | None:
     """Return (kind, bytes of the whole item) if a well-formed prefix is at ``at``."""
     if at + ITEM_PREFIX_BYTES > len(data):
@@ -190,10 +217,9 @@ def _chunk_at(data: FileData, at: int, size: int) -> Chunk | None:
 
 def _frame_fits(data: FileData, end: int, chunk: Chunk) -> bool:
     record_bytes = _RECORD_BYTES.get(chunk.schema)
-    if record_bytes is None or chunk.codec != _CODEC_RAW:
+    if record_bytes is None or not holds(data, end - chunk.data_bytes, chunk, record_bytes):
         return False
-    following = data[end : end + len(ITEM_MAGIC)]
-    return chunk.records * record_bytes == chunk.data_bytes and ITEM_MAGIC.startswith(following)
+    return ITEM_MAGIC.startswith(data[end : end + len(ITEM_MAGIC)])
 
 
 def _reaches_beyond(data: FileData, at: int) -> bool:

@@ -17,6 +17,7 @@ from sigmatrace.capture import items, ring
 from sigmatrace.capture.columns import Added, EventTable
 from sigmatrace.capture.index import FROM_FILE, FROM_RING, ChunkRow, FileIndex, LostChunk
 from sigmatrace.capture.merge import ProcessBase
+from sigmatrace.capture.packed import PackedError, records_of
 from sigmatrace.capture.tables import empty
 from sigmatrace.capture.view import FileView, opened
 from sigmatrace.partition import Partition
@@ -209,13 +210,13 @@ def _records(piece: Piece, loss: ReadLoss) -> Iterator[tuple[Schema, int, np.nda
             data = files[source]
             raw = room[: chunk.size_bytes]
             reason = data if isinstance(data, str) else _fetch(data, chunk, raw)
-            if reason:
+            records = reason or _unpacked(raw, chunk)
+            if isinstance(records, str):
                 size = 0 if source == FROM_RING else chunk.size_bytes
-                lost = paths[source], chunk.offset, size, chunk.schema, chunk.records, reason
+                lost = paths[source], chunk.offset, size, chunk.schema, chunk.records, records
                 loss.chunks.append(LostChunk(*lost))
                 continue
-            size = chunk.records * RECORDS[Schema(chunk.schema)].itemsize
-            yield Schema(chunk.schema), chunk.thread, raw[raw.size - size :]
+            yield Schema(chunk.schema), chunk.thread, records
 
 
 def _open(path: str, stack: ExitStack) -> FileView | str:
@@ -224,6 +225,14 @@ def _open(path: str, stack: ExitStack) -> FileView | str:
         return stack.enter_context(opened(path))
     except OSError as error:
         return f"unreadable: {error.strerror}"
+
+
+def _unpacked(raw: np.ndarray, chunk: ChunkRow) -> np.ndarray | str:
+    """Return the bytes of a chunk's records, or why there are none."""
+    try:
+        return records_of(raw, chunk.schema, chunk.records, chunk.codec)
+    except PackedError as error:
+        return f"not unpacked: {error}"
 
 
 def _fetch(data: FileView, chunk: ChunkRow, raw: np.ndarray) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sigmatrace import argv, config
-from sigmatrace.capture import options
+from sigmatrace.capture import options, pack
 from sigmatrace.schema import INDEX_TABLES, STAGE_TABLES
 from sigmatrace.schema_gpu import GPU_INDEX_TABLES, GPU_STAGE_TABLES
 
@@ -108,6 +108,12 @@ def test_options_of_the_pipeline_are_known(page, words):
             assert option in inspect.signature(made).parameters, key
         else:
             assert key == "hydra.searchpath" or key in {one.name for one in fields(config.Config)}
+
+
+@pytest.mark.parametrize(("page", "words"), commands("sigmatrace-pack"))
+def test_options_of_the_packer_are_known(page, words):
+    if "--help" not in words:
+        pack.parser().parse_args(words)
 
 
 @pytest.mark.parametrize(("page", "words"), commands("sigmatrace-capture"))

@@ -1,0 +1,101 @@
+"""``sigmatrace-pack``: makes the files of a run smaller, without loss, and back."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from sigmatrace.errors import ConfigError, SigmaTraceError
+
+NAME = "sigmatrace-pack"
+_PACKED, _UNPACKED = "-packed", "-unpacked"
+_INTERRUPTED = 130
+_EPILOG = """\
+A packed run is read like the original one, with the same results. Damaged bytes are kept as they
+are; the ring files of killed processes are copied. A run that is still recorded is refused.
+
+exit codes: 0 done, 1 own bug, 2 option, 3 no run, 4 unknown version, 6 output, 130 interrupted
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point of the command; returns its exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        _run(parser().parse_args(words))
+    except KeyboardInterrupt:
+        print(f"{NAME}: interrupted", file=sys.stderr)
+        return _INTERRUPTED
+    except SigmaTraceError as error:
+        if "--debug" in words:
+            traceback.print_exc()
+        print(f"{NAME}: error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def _run(options: argparse.Namespace) -> None:
+    from sigmatrace import kernel_cache
+
+    kernel_cache.use_writable_cache()
+    from sigmatrace.capture import packing  # slow to import
+
+    run: Path = options.run
+    place: Path = options.output or _default(run, unpack=options.unpack)
+    if options.in_place:
+        place, done = run, packing.in_place(run, unpack=options.unpack)
+    else:
+        done = packing.beside(run, place, unpack=options.unpack)
+    print(packing.summary(done, unpack=options.unpack, place=place))
+
+
+def _default(run: Path, *, unpack: bool) -> Path:
+    """Return where the new run goes if nothing is said: beside the old one."""
+    return Path(str(run.resolve()).removesuffix(_PACKED) + (_UNPACKED if unpack else _PACKED))
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the words after the command's name; it raises ``ConfigError``."""
+    made = _Parser(
+        prog=NAME,
+        usage=f"{NAME} RUN [-o OUT | --in-place] [--unpack]",
+        description="Makes the trace files of a run smaller, without loss.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    made.add_argument("run", metavar="RUN", type=Path, help="folder of the trace files")
+    where = made.add_mutually_exclusive_group()
+    where.add_argument(
+        "-o",
+        "--output",
+        metavar="OUT",
+        type=Path,
+        help=f"new folder for the packed run (default: RUN{_PACKED}, or RUN{_UNPACKED})",
+    )
+    where.add_argument("--in-place", action="store_true", help="replace the files of RUN")
+    made.add_argument("--unpack", action="store_true", help="make the original files again")
+    made.add_argument("--debug", action="store_true", help="show tracebacks of errors")
+    made.add_argument("--version", action=_Version, nargs=0, help="show the version, and end")
+    return made
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message, f"see {NAME} --help")
+
+
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from sigmatrace.version import version_text  # slow to import
+
+        print(version_text())
+        parser.exit()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
