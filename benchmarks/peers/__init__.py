@@ -100,7 +100,7 @@ PEERS = (
         "babeltrace2",
         "decode and merge CTF; nothing else",
         "ctf",
-        ("babeltrace2", "--component=counter:sink.utils.counter", "--params=step=0"),
+        ("babeltrace2", "--component=counter:sink.utils.counter", "--params=step=+0"),
         _babeltrace_missing,
         _babeltrace_counts,
         is_slow=True,
