@@ -209,7 +209,9 @@ def agree(tool: str, found: Mapping[str, int], truth: Mapping[str, int]) -> None
         if value != truth[name]
     ]
     if wrong or not found:
-        raise CountsDifferError(f"{tool}: {'; '.join(wrong) or 'gives no counts'}: not the same work")
+        raise CountsDifferError(
+            f"{tool}: {'; '.join(wrong) or 'gives no counts'}: not the same work"
+        )
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from pathlib import Path
 
 from benchmarks import batches, machine
 from benchmarks.batches import AVERAGES, quartile
-
 from sigmatrace.capture.libs import library_dir
 
 HERE = Path(__file__).parent

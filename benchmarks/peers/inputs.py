@@ -127,7 +127,9 @@ def write_ctf(ops: pl.DataFrame, clocks: pl.DataFrame, folder: Path) -> None:
 
 
 def _packet_head(events: np.ndarray) -> bytes:
-    head = np.zeros(1, [("magic", "<u4"), ("stream", "<u4"), ("times", "<u8", 2), ("bits", "<u8", 2)])
+    head = np.zeros(
+        1, [("magic", "<u4"), ("stream", "<u4"), ("times", "<u8", 2), ("bits", "<u8", 2)]
+    )
     head["magic"] = CTF_MAGIC
     head["times"] = events["t_ns"][[0, -1]]
     head["bits"] = (head.nbytes + events.nbytes) * 8
