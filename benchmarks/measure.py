@@ -112,14 +112,12 @@ class _Watch(threading.Thread):
 
 def _resident(session: int) -> Iterator[int]:
     """Yield the resident bytes of each living process of a session."""
-    for name in os.listdir("/proc"):
-        if not name.isdecimal():
-            continue
+    for process in Path("/proc").glob("[0-9]*"):
         try:
             # Behind the name, which may hold anything: state, parent, group, session.
-            stat = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()
+            stat = (process / "stat").read_text().rpartition(")")[2].split()
             if int(stat[3]) == session and stat[0] != "Z":
-                yield int(Path("/proc", name, "statm").read_text().split()[1]) * PAGE
+                yield int((process / "statm").read_text().split()[1]) * PAGE
         except (OSError, IndexError):  # it has ended meanwhile
             continue
 

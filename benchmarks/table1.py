@@ -91,7 +91,7 @@ class Row:
             chosen += (f"export.perfetto.window={options.window}",)
         full = runs.pipeline(run, folder / "out", *chosen)
         traffic = runs.pipeline(run, folder / "out", "export=json")
-        traffic()  # compiles what is not compiled, and reads the input into memory as far as it fits
+        traffic()  # compiles kernels, and reads the input into memory as far as it fits
         costs = full(), traffic()
         pack, packed_bytes = packed(run, folder / "packed")
         return cls(run, generate_s, *costs, full.output_bytes("parquet/"), pack, packed_bytes)
@@ -103,7 +103,7 @@ class Row:
 
 
 def packed(run: runs.Synthetic, out: Path) -> tuple[Cost | None, int]:
-    """Pack a run, and read it directly; return the cost and the bytes."""
+    """Pack a run, and see that it is read directly; return the cost and the bytes."""
     if not PACK.exists():
         return None, 0
     cost = measure.run([str(PACK), str(run.folder), "--out", str(out)])

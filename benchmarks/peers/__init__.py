@@ -18,7 +18,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 DFTRACER = "0.0.14"
 DFTRACER_PYTHON = HERE.parents[1] / ".venv-dftracer" / "bin" / "python"
-"""Has an environment of its own, because its pins conflict; ``scripts/setup.sh --bench`` makes it."""
+"""Of an environment of its own, because pins conflict; made by ``scripts/setup.sh --bench``."""
 
 
 @dataclass(frozen=True)
