@@ -207,9 +207,8 @@ def agree(tool: str, found: Mapping[str, int], truth: Mapping[str, int]) -> None
         if value != truth[name]
     ]
     if wrong or not found:
-        raise CountsDifferError(
-            f"{tool}: {'; '.join(wrong) or 'gives no counts'}: not the same work"
-        )
+        text = "; ".join(wrong) or "gives no counts"
+        raise CountsDifferError(f"{tool} did other work: {text}")
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ tools run once. A tool that gives other counts than the events have ends the ben
 from __future__ import annotations
 
 import argparse
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -67,7 +68,7 @@ class Judged:
         cost = measure.run([*self.peer.command, str(self.input)])
         measure.agree(self.peer.name, self.peer.counts(cost.output), self.run.counts)
         for path in set(self.input.iterdir()) - inputs_there:
-            path.unlink()
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
         return cost
 
 
