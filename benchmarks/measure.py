@@ -244,18 +244,19 @@ class Goal:
         return "aim" if reached[1] else "must" if reached[0] else "NO"
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table whose columns are aligned, the first to the left."""
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -> str:
+    """Return a Markdown table whose columns are aligned, the first ``texts`` to the left."""
     widths = [max(len(row[at]) for row in (head, *rows)) for at in range(len(head))]
 
     def line(cells: Sequence[str]) -> str:
-        return f"| {' | '.join(_padded(at, cell) for at, cell in enumerate(cells))} |"
+        padded = [
+            cell.ljust(widths[at]) if at < texts else cell.rjust(widths[at])
+            for at, cell in enumerate(cells)
+        ]
+        return f"| {' | '.join(padded)} |"
 
-    def _padded(at: int, cell: str) -> str:
-        return cell.ljust(widths[at]) if at == 0 else cell.rjust(widths[at])
-
-    marks = ["-" * width if at == 0 else "-" * (width - 1) + ":" for at, width in enumerate(widths)]
-    return "\n".join([line(head), f"|-{'-|-'.join(marks)}-|", *map(line, rows)])
+    marks = ["-" * (width + 1) + ("-" if at < texts else ":") for at, width in enumerate(widths)]
+    return "\n".join([line(head), f"|{'|'.join(marks)}|", *map(line, rows)])
 
 
 def goals_table(goals: Sequence[Goal]) -> str:

@@ -94,7 +94,7 @@ def report(costs: dict[str, list[Cost]], events: int) -> str:
             )
         )
     head = ("tool", "what it does", "runs", "wall s", "M events/s", "times ours")
-    return measure.table((*head, "CPU ns/event", "peak MB (processes)"), rows)
+    return measure.table((*head, "CPU ns/event", "peak MB (processes)"), rows, texts=2)
 
 
 if __name__ == "__main__":

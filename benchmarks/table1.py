@@ -132,6 +132,7 @@ def report(rows: Sequence[Row], options: argparse.Namespace) -> str:
                 packing,
                 f"{row.full.wall_s:.1f}",
                 f"{events / row.full.wall_s / 1e6:.2f}",
+                f"{row.full.cpu_s / events * 1e9:.0f}",
                 f"{row.full.peak_mb:.0f}",
                 f"{row.parquet_bytes / events:.1f}",
                 f"{events / row.traffic.wall_s / 1e6:.2f}",
@@ -141,7 +142,8 @@ def report(rows: Sequence[Row], options: argparse.Namespace) -> str:
         )
     window = f", Perfetto of {options.window}" if options.window else ", no Perfetto"
     head = ("run", "made in s", "GB", "B/event", "packed B/event")
-    head += ("all wall s", "all M events/s", "all peak MB", "Parquet B/event")
+    head += ("all wall s", "all M events/s", "all CPU ns/event", "all peak MB")
+    head += ("Parquet B/event",)
     head += ("traffic M events/s", "traffic CPU ns/event", "traffic peak MB")
     what = f"all: traffic, matrix, Parquet{window}"
     return f"{options.ranks} ranks; {machine.describe()}; {what}\n{measure.table(head, lines)}"

@@ -84,9 +84,11 @@ def test_goals(value: float, more: bool, expected: str) -> None:
 
 
 def test_tables_are_aligned_and_say_what_is_met() -> None:
-    lines = measure.goals_table([Goal("speed", 123.4, 100, None, "M/s", True, "fast")]).splitlines()
-    assert lines[2].split("|")[1:-1] == [" speed (fast) ", "      123 ", "  100 ", "     ", "  M/s ",
-                                         " must "]  # fmt: skip
+    goal = Goal("speed", 123.4, 100, None, "M/s", more=True, note="fast")
+    lines = measure.goals_table([goal]).splitlines()
+    cells = [" speed (fast) ", "      123 ", "  100 ", "     ", "  M/s ", " must "]
+    assert lines[2].split("|")[1:-1] == cells
+    assert lines[1].startswith("|--------------|---------:|")
     assert len({len(line) for line in lines}) == 1
 
 

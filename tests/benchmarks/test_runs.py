@@ -51,7 +51,7 @@ def test_goals_come_from_what_was_measured() -> None:
         perfetto_bytes={"small": 250_000_000, "large": 2_300_000_000},
         polars=cost(2.5, 4),
         first_open_s=0.5,
-        cold_s=4,
+        cold=cost(4, 3),
         help_s=0.05,
     )  # fmt: skip
     speed = pipeline_speed.speed_goals(found)
@@ -93,9 +93,8 @@ def test_extrapolation_is_a_line_and_said_to_be_one() -> None:
     rows = [row(43), row(305), row(1000)]
     text = table1.extrapolated(rows)
     assert "Extrapolated, not measured" in text
-    lines = {
-        line.split("|")[1].strip(): line.split("|")[-2].strip() for line in text.splitlines()[2:]
-    }
+    cells = [line.split("|") for line in text.splitlines()[2:]]
+    lines = {row[1].strip(): row[-2].strip() for row in cells}
     assert lines["all, wall, s"] == "201"
     assert lines["traffic, wall, s"] == "51"
     assert lines["all, peak, MB"] == "300"
