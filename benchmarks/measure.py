@@ -1,17 +1,19 @@
 """What the benchmarks of whole processes share: costs, medians, goals, scratch folders.
 
-The benchmark's own process stays small and does all heavy preparation in a process ``apart``: to
-the peak memory of a process Linux adds the peak of whoever started it.
+Heavy preparation takes place in a process ``apart``, so that its memory is free while a tool runs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import select
+import signal
 import statistics
 import struct
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -25,6 +27,7 @@ from typing import Any
 
 SAMPLE_S = 0.02
 TIMEOUT_S = 1800
+LAUNCH = (sys.executable, "-IS", str(Path(__file__).with_name("launch.py")))
 PAGE = os.sysconf("SC_PAGE_SIZE")
 IN_OPEN, IN_ISDIR = 0x20, 0x40000000
 
@@ -54,43 +57,49 @@ class Cost:
 
 
 def run(command: Sequence[str], env: Mapping[str, str] | None = None) -> Cost:
-    """Run a command to its end, in a session of its own.
+    """Run a command to its end, in a session of its own, by way of ``launch.py``.
 
     Raises:
         SystemExit: It failed; what it printed is told.
     """
-    with tempfile.TemporaryFile() as output:
-        start = time.perf_counter()
-        process = subprocess.Popen(
-            command,
+    told, tells = os.pipe()
+    with tempfile.TemporaryFile() as output, os.fdopen(told) as costs:
+        launcher = subprocess.Popen(
+            [*LAUNCH, str(tells), *command],
             stdout=output,
             stderr=output,
             stdin=subprocess.DEVNULL,
             env={**os.environ, **(env or {})},
             start_new_session=True,
+            pass_fds=(tells,),
         )
-        watch = _Watch(process.pid)
-        alarm = threading.Timer(TIMEOUT_S, process.kill)
-        alarm.daemon = True
-        alarm.start()
+        os.close(tells)
+        watch = _Watch(launcher.pid)
         watch.start()
-        _, status, usage = os.wait4(process.pid, 0)
-        wall = time.perf_counter() - start
-        process.returncode = os.waitstatus_to_exitcode(status)
-        alarm.cancel()
-        watch.end()
+        try:
+            launcher.wait(TIMEOUT_S)
+        finally:
+            watch.end()
+            _end(launcher)
         output.seek(0)
         text = output.read().decode(errors="replace")
-    if process.returncode:
-        raise SystemExit(f"{' '.join(command)}: exit code {process.returncode}\n{text}")
-    peak = usage.ru_maxrss * 1024
+        wall, cpu, peak, code = map(float, costs.read().split() or (0, 0, 0, launcher.returncode))
+    if code:
+        raise SystemExit(f"{' '.join(command)}: exit code {code:.0f}\n{text}")
     if watch.processes > 1:
         peak = max(peak, watch.peak)
-    return Cost(wall, usage.ru_utime + usage.ru_stime, peak / 1e6, watch.processes, text)
+    return Cost(wall, cpu, peak / 1e6, watch.processes, text)
+
+
+def _end(launcher: subprocess.Popen[bytes]) -> None:
+    """End a launcher, and what it left behind in its process group."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(launcher.pid, signal.SIGKILL)
+    launcher.wait()
 
 
 class _Watch(threading.Thread):
-    """Samples the memory of all processes of a session."""
+    """Samples the memory of all processes of a session but its first, the launcher."""
 
     def __init__(self, session: int) -> None:
         super().__init__(daemon=True)
@@ -111,12 +120,12 @@ class _Watch(threading.Thread):
 
 
 def _resident(session: int) -> Iterator[int]:
-    """Yield the resident bytes of each living process of a session."""
+    """Yield the resident bytes of each living process of a session but its first."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
             # Behind the name, which may hold anything: state, parent, group, session.
             stat = (process / "stat").read_text().rpartition(")")[2].split()
-            if int(stat[3]) == session and stat[0] != "Z":
+            if int(stat[3]) == session != int(process.name) and stat[0] != "Z":
                 yield int((process / "statm").read_text().split()[1]) * PAGE
         except (OSError, IndexError):  # it has ended meanwhile
             continue

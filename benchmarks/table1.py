@@ -14,13 +14,12 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import shutil
+import statistics
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
 
 from benchmarks import machine, measure, runs
 from benchmarks.measure import Cost, Goal
@@ -166,8 +165,8 @@ def goals(row: Row) -> list[Goal]:
 
 def extrapolated(rows: Sequence[Row]) -> str:
     """Return what lines through the measured sizes say of the largest run of the paper."""
-    events = np.array([row.run.events for row in rows], float)
-    target = PAPER_MILLIONS[-1] * 1e6
+    events = [row.run.events / 1e6 for row in rows]
+    target = PAPER_MILLIONS[-1]
     lines = []
     for what, unit, values in (
         ("all, wall", "s", [row.full.wall_s for row in rows]),
@@ -176,13 +175,14 @@ def extrapolated(rows: Sequence[Row]) -> str:
         ("traffic, wall", "s", [row.traffic.wall_s for row in rows]),
         ("traffic, peak", "MB", [row.traffic.peak_mb for row in rows]),
     ):
-        slope, start = np.polyfit(events, values, 1)
-        off = np.abs(np.polyval([slope, start], events) / values - 1).max()
+        slope, start = statistics.linear_regression(events, values)
+        pairs = zip(events, values, strict=True)
+        off = max(abs((start + slope * size) / value - 1) for size, value in pairs)
         lines.append(
             (
                 f"{what}, {unit}",
                 f"{start:.1f}",
-                f"{slope * 1e6:.4f}",
+                f"{slope:.4f}",
                 f"{off:.0%}" if len(rows) > 2 else "two sizes, no residue",
                 f"{start + slope * target:.0f}",
             )
@@ -190,10 +190,10 @@ def extrapolated(rows: Sequence[Row]) -> str:
     largest = max(rows, key=lambda row: row.run.events).name
     head = ("fitted", "fixed", "per million events", "largest deviation")
     return (
-        f"\nExtrapolated, not measured: {PAPER_MILLIONS[-1]} M operations, from lines through "
+        f"\nExtrapolated, not measured: {target} M operations, from lines through "
         f"{len(rows)} sizes up to {largest}; raw files of "
-        f"{target * runs.RECORD_BYTES / 1e9:.0f} GB\n"
-        + measure.table((*head, f"at {PAPER_MILLIONS[-1]} M"), lines)
+        f"{target * runs.RECORD_BYTES / 1e3:.0f} GB\n"
+        + measure.table((*head, f"at {target} M"), lines)
     )
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import select
 import sys
 from pathlib import Path
 
@@ -17,8 +20,24 @@ BLOCK = "block = bytes(60 * 10**6).replace(b'\\0', b'x')\n"
 def test_peak_of_one_process_is_the_kernels() -> None:
     cost = measure.run([sys.executable, "-c", BLOCK + "print('done')"])
     assert cost.processes == 1
-    assert 60 <= cost.peak_mb < 200
+    assert 60 <= cost.peak_mb < 100
     assert cost.output == "done\n"
+
+
+def test_memory_of_the_benchmark_is_not_the_tools() -> None:
+    own = bytes(200 * 10**6).replace(b"\0", b"x")
+    assert measure.run(["true"]).peak_mb < 20
+    assert len(own) > 0
+
+
+def test_what_a_tool_leaves_behind_is_ended() -> None:
+    leaves = "import subprocess, sys; print(subprocess.Popen(['sleep', '600']).pid)"
+    left = int(measure.run([sys.executable, "-c", leaves]).output)
+    with contextlib.suppress(ProcessLookupError):
+        process = os.pidfd_open(left)
+        ready, _, _ = select.select([process], [], [], 60)
+        os.close(process)
+        assert ready
 
 
 def test_peak_of_several_processes_is_their_sum() -> None:
