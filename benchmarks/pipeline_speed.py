@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         found = measured(folder, options)
     print(f"{options.ranks} ranks; {machine.describe()}")
     print(costs_table(found))
-    print()
+    print("\nGoals are those of 128 ranks, 5 M and 50 M operations, on 2 quiet cores.")
     print(measure.goals_table([*speed_goals(found), *size_goals(found), *start_goals(found)]))
 
 
