@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> int:
         command = [sys.executable, "-m", f"benchmarks.{name}", *options]
         codes.append(subprocess.run(command, check=False).returncode)
     print(f"\n{time.monotonic() - start:.0f} s")
-    return max(codes)
+    return max(abs(code) for code in codes)  # negative: ended by a signal
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -187,14 +187,21 @@ def median(costs: Sequence[Cost]) -> Cost:
     )
 
 
-def interleaved(commands: Mapping[str, Callable[[], Cost]], rounds: int) -> dict[str, list[Cost]]:
-    """Run each command once unmeasured, then all of them in turn, ``rounds`` times."""
-    for run_it in commands.values():
-        run_it()
-    costs: dict[str, list[Cost]] = {name: [] for name in commands}
-    for _ in range(rounds):
+def interleaved(
+    commands: Mapping[Any, Callable[[], Cost]], rounds: int, once: Collection[Any] = ()
+) -> dict[Any, list[Cost]]:
+    """Run each command once unmeasured, then all of them in turn, ``rounds`` times.
+
+    Those in ``once`` run in the first round alone, and not before.
+    """
+    for name, run_it in commands.items():
+        if name not in once:
+            run_it()
+    costs: dict[Any, list[Cost]] = {name: [] for name in commands}
+    for turn in range(rounds):
         for name, run_it in commands.items():
-            costs[name].append(run_it())
+            if turn == 0 or name not in once:
+                costs[name].append(run_it())
     return costs
 
 

@@ -36,13 +36,13 @@ def compare(folder: Path, options: argparse.Namespace) -> None:
     run = runs.synthetic(folder / "run", options.ranks, options.events)
     there = [peer for peer in PEERS if peer.missing() is None]
     measure.apart(inputs.write, run.folder, folder, {peer.input for peer in there})
-    fast: dict[str, Callable[[], Cost]] = {
+    commands: dict[str, Callable[[], Cost]] = {
         OURS: runs.pipeline(run, folder / "out", "export=perfetto"),
         "sigmatrace, traffic and matrix": runs.pipeline(run, folder / "out", "export=json"),
     }
-    fast.update({peer.name: Judged(peer, folder, run) for peer in there if not peer.is_slow})
-    costs = measure.interleaved(fast, options.rounds)
-    costs.update({peer.name: [Judged(peer, folder, run)()] for peer in there if peer.is_slow})
+    commands.update({peer.name: Judged(peer, folder, run) for peer in there})
+    slow = {peer.name for peer in there if peer.is_slow}
+    costs = measure.interleaved(commands, options.rounds, slow)
     print(f"{run.events} operations of {options.ranks} ranks; {machine.describe()}")
     print(report(costs, run.events))
 

@@ -6,7 +6,7 @@ removed before the next. From two sizes on, wall time and peak memory are fitted
 what it says of 2,000 M operations is printed as what it is: extrapolated.
 
     python -m benchmarks table1 --millions 43
-    python -m benchmarks table1 --millions 43 305 --window 1s..1.1s
+    python -m benchmarks table1 --millions 43 305 --window 0.1s..0.11s
 """
 
 from __future__ import annotations

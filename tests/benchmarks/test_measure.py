@@ -6,6 +6,7 @@ import contextlib
 import os
 import select
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -80,9 +81,11 @@ def test_commands_take_turns_after_an_unmeasured_one() -> None:
         order.append(name)
         return Cost(len(order), 0.0, 0.0, 1, "")
 
-    costs = measure.interleaved({"a": lambda: noted("a"), "b": lambda: noted("b")}, rounds=2)
-    assert "".join(order) == "ababab"
-    assert [cost.wall_s for cost in costs["a"]] == [3, 5]
+    commands = {name: partial(noted, name) for name in "abc"}
+    costs = measure.interleaved(commands, rounds=2, once={"b"})
+    assert "".join(order) == "ac" + "abc" + "ac"
+    assert [cost.wall_s for cost in costs["a"]] == [3, 6]
+    assert [cost.wall_s for cost in costs["b"]] == [4]
 
 
 def test_median_of_times_and_largest_peak() -> None:

@@ -57,9 +57,7 @@ def test_the_csv_has_the_counts(truth: Counter[tuple], run: runs.Synthetic) -> N
     assert sum(row[3] * count for row, count in truth.items()) == 2 * run.counts["bytes"]
 
 
-def test_ctf_is_laid_out_as_its_metadata_says(
-    given: Path, truth: Counter[tuple], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctf_is_laid_out_as_its_metadata_says(given: Path, truth: Counter[tuple]) -> None:
     found: Counter[tuple] = Counter()
     streams = sorted((given / "ctf").glob("rank*"))
     for path in streams:
@@ -75,9 +73,7 @@ def test_ctf_is_laid_out_as_its_metadata_says(
     assert found == truth
 
 
-def test_ctf_is_cut_into_packets(
-    tmp_path: Path, given: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctf_is_cut_into_packets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inputs, "PACKET_EVENTS", 100)
     ops = pl.DataFrame(
         {"proc": [0] * 250, "op": [1] * 250, "t_ns": range(250), "src_proc": [0] * 250,
