@@ -106,11 +106,13 @@ class _Watch(threading.Thread):
         self.session = session
         self.peak = 0
         self.processes = 1
+        self._others = {session}
+        """Ids of living processes that are known to be none of them, so as to look but once."""
         self._done = threading.Event()
 
     def run(self) -> None:
         while not self._done.wait(SAMPLE_S):
-            sizes = list(_resident(self.session))
+            sizes = list(self._sizes())
             self.peak = max(self.peak, sum(sizes))
             self.processes = max(self.processes, len(sizes))
 
@@ -118,17 +120,20 @@ class _Watch(threading.Thread):
         self._done.set()
         self.join()
 
-
-def _resident(session: int) -> Iterator[int]:
-    """Yield the resident bytes of each living process of a session but its first."""
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            # Behind the name, which may hold anything: state, parent, group, session.
-            stat = (process / "stat").read_text().rpartition(")")[2].split()
-            if int(stat[3]) == session != int(process.name) and stat[0] != "Z":
-                yield int((process / "statm").read_text().split()[1]) * PAGE
-        except (OSError, IndexError):  # it has ended meanwhile
-            continue
+    def _sizes(self) -> Iterator[int]:
+        """Yield the resident bytes of each living process."""
+        living = {int(name) for name in os.listdir("/proc") if name.isdecimal()}  # noqa: PTH208
+        self._others &= living
+        for process in living - self._others:
+            try:
+                # Behind the name, which may hold anything: state, parent, group, session.
+                stat = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+                if int(stat[3]) != self.session:
+                    self._others.add(process)
+                elif stat[0] != "Z":
+                    yield int(Path(f"/proc/{process}/statm").read_text().split()[1]) * PAGE
+            except (OSError, IndexError):  # it has ended meanwhile
+                continue
 
 
 def first_open_s(command: Sequence[str], folder: Path) -> float:
