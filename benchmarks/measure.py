@@ -25,7 +25,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-SAMPLE_S = 0.02
+SAMPLE_S = 0.05
 TIMEOUT_S = 1800
 LAUNCH = (sys.executable, "-IS", str(Path(__file__).with_name("launch.py")))
 PAGE = os.sysconf("SC_PAGE_SIZE")
