@@ -28,7 +28,6 @@ from typing import Any
 SAMPLE_S = 0.05
 TIMEOUT_S = 1800
 LAUNCH = (sys.executable, "-IS", str(Path(__file__).with_name("launch.py")))
-PAGE = os.sysconf("SC_PAGE_SIZE")
 IN_OPEN, IN_ISDIR = 0x20, 0x40000000
 
 
@@ -44,7 +43,7 @@ class Cost:
         wall_s: From its start to its end.
         cpu_s: User and system time of its process, and of those that it waited for.
         peak_mb: Peak resident memory, 10^6 bytes: of the one process as the kernel counted it;
-            of several the largest sum seen, where what they share counts in each.
+            of several the largest sum seen, in which what they share counts once.
         processes: Most processes at a time.
         output: What it printed.
     """
@@ -99,7 +98,11 @@ def _end(launcher: subprocess.Popen[bytes]) -> None:
 
 
 class _Watch(threading.Thread):
-    """Samples the memory of all processes of a session but its first, the launcher."""
+    """Samples the memory of all processes of a session but its first, the launcher.
+
+    Those count that are there in two samples in succession: one that is about to become another
+    program (vfork) still shares all of its parent's memory, and would double it.
+    """
 
     def __init__(self, session: int) -> None:
         super().__init__(daemon=True)
@@ -111,29 +114,45 @@ class _Watch(threading.Thread):
         self._done = threading.Event()
 
     def run(self) -> None:
+        now: set[int] = set()
         while not self._done.wait(SAMPLE_S):
-            sizes = list(self._sizes())
-            self.peak = max(self.peak, sum(sizes))
-            self.processes = max(self.processes, len(sizes))
+            before, now = now, self._living()
+            living = before & now
+            self.processes = max(self.processes, len(living))
+            if len(living) > 1:  # what one process has, the kernel knows better
+                self.peak = max(self.peak, sum(map(_proportional, living)))
 
     def end(self) -> None:
         self._done.set()
         self.join()
 
-    def _sizes(self) -> Iterator[int]:
-        """Yield the resident bytes of each living process."""
-        living = {int(name) for name in os.listdir("/proc") if name.isdecimal()}  # noqa: PTH208
-        self._others &= living
-        for process in living - self._others:
+    def _living(self) -> set[int]:
+        """Return the ids of the processes that have not ended."""
+        all_ids = {int(name) for name in os.listdir("/proc") if name.isdecimal()}  # noqa: PTH208
+        self._others &= all_ids
+        living = set()
+        for process in all_ids - self._others:
             try:
                 # Behind the name, which may hold anything: state, parent, group, session.
                 stat = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-                if int(stat[3]) != self.session:
-                    self._others.add(process)
-                elif stat[0] != "Z":
-                    yield int(Path(f"/proc/{process}/statm").read_text().split()[1]) * PAGE
-            except (OSError, IndexError):  # it has ended meanwhile
+            except OSError:  # it has ended meanwhile
                 continue
+            if int(stat[3]) != self.session:
+                self._others.add(process)
+            elif stat[0] != "Z":
+                living.add(process)
+        return living
+
+
+def _proportional(process: int) -> int:
+    """Return the resident bytes of a process; what n processes share counts an nth in each."""
+    try:
+        rolled_up = Path(f"/proc/{process}/smaps_rollup").read_text()
+    except OSError:  # it has ended meanwhile
+        return 0
+    return (
+        next(int(line.split()[1]) for line in rolled_up.splitlines() if line[:4] == "Pss:") * 1024
+    )
 
 
 def first_open_s(command: Sequence[str], folder: Path) -> float:
