@@ -24,7 +24,6 @@ from benchmarks.peers_speed import Judged
 POLARS = PEERS[0]
 EVERYTHING, TRAFFIC, ALONE = "everything", "traffic", "everything, 1 worker"
 EXPORT = {EVERYTHING: "export=perfetto", TRAFFIC: "export=json"}
-COLD_ROUNDS = 2
 CSV_BYTES = 350
 """Of an event for Polars: CSV in, NDJSON out, and the Parquet files in between."""
 
@@ -112,7 +111,7 @@ def measured(folder: Path, options: argparse.Namespace) -> Measured:
         {name: one.output_bytes(".pftrace") for name, one in everything.items()},
         found["small", POLARS.name],
         first_open_s(empty, out, rounds),
-        cold(empty, out),
+        cold(empty, out, rounds),
         found["", "help"].wall_s,
     )
 
@@ -135,11 +134,11 @@ def first_open_s(run: runs.Synthetic, out: Path, rounds: int) -> float:
     return statistics.median(times)
 
 
-def cold(run: runs.Synthetic, out: Path) -> Cost:
+def cold(run: runs.Synthetic, out: Path, rounds: int) -> Cost:
     """Return the cost of a first run, when no kernel is compiled yet."""
     once = runs.pipeline(run, out, EXPORT[EVERYTHING])
     costs = []
-    for _ in range(COLD_ROUNDS):
+    for _ in range(rounds):
         with tempfile.TemporaryDirectory() as cache:
             costs.append(once({"NUMBA_CACHE_DIR": cache}))
     return measure.median(costs)
