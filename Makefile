@@ -44,7 +44,7 @@ lint:  ## style, types and the direction of imports
 check: setup  ## say which layers can be traced on this machine
 	@$(VENV)/bin/sigmatrace-capture --check
 
-bench:  ## measure the cost per event and the speed of the pipeline
+bench:  ## measure capture and pipeline, beside other tools (10 minutes); ARGS=NAME chooses
 	@scripts/setup.sh --bench --rebuild
 	$(PYTHON) -m benchmarks $(ARGS)
 

@@ -1,4 +1,4 @@
-"""``make bench``: cost of records and of the verbs shim, unchosen layers, the pipeline, packing.
+"""``make bench``: capture cost, unchosen layers, the pipeline, peers, packing, Table I; in 10 minutes.
 
 usage: python -m benchmarks [NAME [OPTION...]]: one of them alone, with its options
 """
@@ -7,10 +7,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
+import time
 
-HERE = Path(__file__).parent
-NAMES = ("record_cost", "verbs_cost", "unchosen_layer", "pipeline_speed", "pack_cost")
+NAMES = (
+    "record_cost",
+    "verbs_cost",
+    "unchosen_layer",
+    "pipeline_speed",
+    "peers_speed",
+    "pack_cost",
+    "table1",
+)
 
 
 def main(arguments: list[str]) -> int:
@@ -18,11 +25,14 @@ def main(arguments: list[str]) -> int:
         print(f"benchmarks: no benchmark is called {arguments[0]} ({', '.join(NAMES)})")
         return 2
     chosen, options = (arguments[:1], arguments[1:]) if arguments else (NAMES, [])
-    codes = [
-        subprocess.run([sys.executable, HERE / f"{name}.py", *options], check=False).returncode
-        for name in chosen
-    ]
-    return max(codes)
+    start = time.monotonic()
+    codes = []
+    for name in chosen:
+        print(f"\n== {name}", flush=True)
+        command = [sys.executable, "-m", f"benchmarks.{name}", *options]
+        codes.append(subprocess.run(command, check=False).returncode)
+    print(f"\n{time.monotonic() - start:.0f} s")
+    return max(abs(code) for code in codes)  # negative: ended by a signal
 
 
 if __name__ == "__main__":

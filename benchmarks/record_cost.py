@@ -17,10 +17,8 @@ import tempfile
 from collections import defaultdict
 from pathlib import Path
 
-import batches
-import machine
-from batches import AVERAGES, quartile
-
+from benchmarks import batches, machine
+from benchmarks.batches import AVERAGES, quartile
 from sigmatrace.capture.libs import library_dir
 
 HERE = Path(__file__).parent

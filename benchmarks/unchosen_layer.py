@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-import machine
+from benchmarks import machine
 
 HERE = Path(__file__).parent
 LAUNCH = "from sigmatrace.capture.launch import main; main()"

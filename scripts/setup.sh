@@ -9,12 +9,12 @@ cd "$(dirname "$0")/.."
 
 packages=(build-essential cmake ninja-build pkg-config python3-venv python3-dev
   libfabric-dev libfabric-bin libucx-dev ucx-utils libibverbs-dev)
-rebuild= dev=
+rebuild= dev= bench=
 for option in "$@"; do
   case $option in
     --rebuild) rebuild=1 ;;
     --dev) dev=1 ;;
-    --bench) dev=1; packages+=(liblttng-ust-dev lttng-tools) ;;
+    --bench) dev=1; bench=1; packages+=(liblttng-ust-dev lttng-tools) ;;
     *) echo "setup: unknown option $option" >&2; exit 2 ;;
   esac
 done
@@ -81,6 +81,18 @@ create_venv() {
   [ -z "$dev" ] || cp "$stamp" "$stamp.dev"
 }
 
+# The pins of dftracer-utils conflict with ours, so it has an environment of its own.
+create_peer() {
+  local pin
+  pin=dftracer-utils==$(sed -n 's/^DFTRACER = "\(.*\)"$/\1/p' benchmarks/peers/__init__.py)
+  local peer=.venv-dftracer
+  ! is_current "$peer/.sigmatrace-setup" "$pin" || return 0
+  say "installing $pin into $peer"
+  rm -rf "$peer"
+  "$python" -m venv "$peer" && "$peer/bin/pip" install -q --disable-pip-version-check "$pin" \
+    && echo "$pin" >"$peer/.sigmatrace-setup"
+}
+
 is_current() { [ "$(cat "$1" 2>/dev/null)" = "$2" ]; }
 
 install_packages "${packages[@]}" || exit 1
@@ -92,4 +104,9 @@ if ! is_current "$stamp${dev:+.dev}" "$(fingerprint)"; then
   create_venv
 elif [ "$rebuild" ] && ! is_current "$stamp.native" "$(native_fingerprint)"; then
   build_native
+fi
+if [ "$bench" ]; then
+  install_packages babeltrace2 || say "without babeltrace2, make bench says that it is missing" >&2
+  create_peer || { rm -rf .venv-dftracer
+    say "without dftracer-utils, make bench says that it is missing" >&2; }
 fi

@@ -75,6 +75,7 @@ def _truth(shape: Shape, clocks: Clocks, messages: Messages, spans: list[tuple[i
     matched = sent & received
     did_receive = int(messages.is_received.sum())
     written = int(sent.sum()) + int(received.sum())
+    # What is repeated is whole: nothing of it is lost, and nothing without a partner.
     no_receive = int((sent & ~messages.is_received).sum())
     walls = [
         [clocks.wall_ns(rank, at) if at >= 0 else 0 for at in span]
@@ -91,7 +92,7 @@ def _truth(shape: Shape, clocks: Clocks, messages: Messages, spans: list[tuple[i
         first_ns=first,
         last_ns=last,
         pairs=_pairs(shape, messages, matched),
-        operations=written,
+        operations=written * shape.repeats,
         lost={"dropped": len(sent) + did_receive - written},
         unmatched={
             "never received": no_receive,
@@ -107,7 +108,7 @@ def _pairs(shape: Shape, messages: Messages, matched: np.ndarray) -> dict[str, n
 
     def total(which: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
         chosen = None if weights is None else weights[which].astype(np.float64)
-        return np.bincount(key[which], chosen, minlength=rows).astype(np.int64)
+        return np.bincount(key[which], chosen, minlength=rows).astype(np.int64) * shape.repeats
 
     src = np.repeat(np.arange(shape.ranks), shape.fan_out)
     lane = np.tile(np.arange(shape.fan_out), shape.ranks)
@@ -152,6 +153,7 @@ _OPTIONS: dict[str, type] = {
     "unmatched": float,
     "reorder": float,
     "chunk_records": int,
+    "repeats": int,
 }
 
 if __name__ == "__main__":

@@ -35,6 +35,8 @@ class Shape:
         mode: "full" adds completions, durations and a region per rank.
         tagged: UCP tag matching, sources told apart by tag; else libfabric messages.
         chunk_records: Records in a full chunk.
+        repeats: How often the same traffic takes place, one time after the other: ``events`` are
+            shared out, so that memory does not grow with them. Nothing may be lost then.
     """
 
     ranks: int = 4
@@ -52,10 +54,18 @@ class Shape:
     mode: Literal["simple", "full"] = "simple"
     tagged: bool = False
     chunk_records: int = 8192
+    repeats: int = 1
 
     def __post_init__(self) -> None:
         if self.ranks < 1 or self.events < 0 or not self.hosts >= 1:
             raise ValueError("a run has at least one rank and one host")
+        if self.repeats < 1 or (self.repeats > 1 and self.loss + self.unmatched > 0):
+            raise ValueError("only a run without loss and unmatched messages can be repeated")
+
+    @property
+    def messages(self) -> int:
+        """Messages that take place in one of the ``repeats``."""
+        return self.events // self.repeats // 2
 
     @property
     def lanes(self) -> int:
@@ -141,10 +151,15 @@ class Messages:
     send_written: np.ndarray
     recv_written: np.ndarray
 
+    @property
+    def span_ns(self) -> int:
+        """Time after which everything is over, and can take place again."""
+        return int(self.received_ns.max(initial=0)) + 1000
+
     @classmethod
     def draw(cls, shape: Shape, rng: np.random.Generator) -> Messages:
         """Draw the messages of a run."""
-        total, ranks = shape.events // 2, shape.ranks
+        total, ranks = shape.messages, shape.ranks
         per_rank = np.full(ranks, total // ranks) + (np.arange(ranks) < total % ranks)
         start = np.concatenate([[0], np.cumsum(per_rank)])
         src = np.repeat(np.arange(ranks, dtype=np.int32), per_rank)

@@ -43,7 +43,8 @@ def write_rank(
     sends = np.arange(messages.start[rank], messages.start[rank + 1])
     receives = messages.by_dst[messages.dst_start[rank] : messages.dst_start[rank + 1]]
     ops, true_ns, message = _operations(shape, clocks, messages, rank, sends, receives)
-    end_ns = int(true_ns[-1]) + 1000 if len(true_ns) else 1000
+    later_ns = (shape.repeats - 1) * messages.span_ns
+    end_ns = later_ns + (int(true_ns[-1]) if len(true_ns) else 0) + 1000
     host = f"node{clocks.host[rank]}"
     pid = _PID + rank
     header = {
@@ -66,6 +67,11 @@ def write_rank(
         for at in [*range(0, end_ns, 1_000_000_000), end_ns]:
             file.clock(int(clocks.tsc(rank, at)), clocks.wall_ns(rank, at))
         written = _write_events(file, shape, clocks, rank, (ops, true_ns), rng)
+        for turn in range(1, shape.repeats):
+            again = _again(shape, ops, turn)
+            again_ns = true_ns + turn * messages.span_ns
+            again["t_tsc"] = clocks.tsc(rank, again_ns)
+            _write_events(file, shape, clocks, rank, (again, again_ns), rng)
         if shape.mode == "full":
             _write_region(file, pid, clocks, rank, end_ns)
         file.end(int(clocks.tsc(rank, end_ns)))
@@ -73,7 +79,7 @@ def write_rank(
     messages.send_written[message[is_send & written]] = True
     messages.recv_written[message[~is_send & written]] = True
     times = true_ns[written]
-    return (int(times[0]), int(times[-1])) if len(times) else (-1, -1)
+    return (int(times[0]), int(times[-1]) + later_ns) if len(times) else (-1, -1)
 
 
 def _operations(
@@ -104,6 +110,16 @@ def _operations(
     ops, true_ns = ops[order], true_ns[order]
     ops["t_tsc"] = clocks.tsc(rank, true_ns)
     return ops, true_ns, message[order]
+
+
+def _again(shape: Shape, ops: np.ndarray, turn: int) -> np.ndarray:
+    """Return the operations as they are numbered in turn ``turn``, counted from 0."""
+    again = ops.copy()
+    earlier = np.bincount(ops["channel"], minlength=2 * shape.lanes) * turn
+    again["ordinal"] += earlier[ops["channel"]].astype(np.uint32)
+    is_receive = ops["op"] == Op.RECV
+    again["aux"][is_receive] += np.uint32(turn * int(is_receive.sum()))
+    return again
 
 
 def _write_objects(file: RankFile, shape: Shape, clocks: Clocks, rank: int) -> dict[int, int]:

@@ -30,6 +30,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "tagged": True, "mode": "full", "loss": 0.1, "unmatched": 0.1, "reorder": 0.2,
         "clock_offset_ns": 10**7, "clock_drift_ppm": 20.0,
     },
+    "repeated": {"repeats": 4},
+    "repeated reordered": {"repeats": 2, "tagged": True, "mode": "full", "reorder": 0.2},
     "one rank": {"ranks": 1},
     "two ranks": {"ranks": 2},
     "nothing": {"events": 0},
@@ -238,3 +240,5 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 def test_shapes_that_make_no_sense() -> None:
     with pytest.raises(ValueError, match="at least one rank"):
         generate("/nonexistent", ranks=0)
+    with pytest.raises(ValueError, match="without loss"):
+        generate("/nonexistent", repeats=2, loss=0.1)

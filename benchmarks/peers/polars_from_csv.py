@@ -47,8 +47,12 @@ def main() -> None:
     )
     matrix.write_csv(folder / "polars-matrix.csv")
     events.write_ndjson(folder / "polars.ndjson")
-    totals = {"matched": matched.height, "sent_bytes": int(matrix["size_bytes"].sum())}
-    (folder / "polars.json").write_text(json.dumps(totals))
+    totals = {
+        "events": events.height,
+        "matched": matched.height,
+        "bytes": int(matrix["size_bytes"].sum()),
+    }
+    print(json.dumps(totals))
 
 
 if __name__ == "__main__":
