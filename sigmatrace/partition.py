@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,29 +19,42 @@ class Partition:
     Attributes:
         number: Position in the plan, from 0; names the partition's output pieces.
         tables: Event tables by name (``schema.EVENT_TABLES`` plus what stages added).
+        unread: Columns, as (table, column), that stages can make and nobody reads.
     """
 
     number: int
     tables: Tables
+    unread: Set[tuple[str, str]] = frozenset()
 
     def column(self, table: str, name: str) -> np.ndarray:
         """Return a column as a numpy array, without a copy where Arrow allows it."""
         return column(self.tables[table], name)
 
+    def is_read(self, table: str, name: str) -> bool:
+        """Return whether a later step may read a column; one that is not need not be made."""
+        return (table, name) not in self.unread
+
     def with_columns(self, table: str, columns: Mapping[str, np.ndarray]) -> Partition:
         """Return a partition in which ``table`` has these columns too (replaced if present)."""
-        grown = self.tables[table]
-        for name, values in columns.items():
-            array = pa.array(values)
-            at = grown.schema.get_field_index(name)
-            grown = (
-                grown.append_column(name, array) if at < 0 else grown.set_column(at, name, array)
-            )
-        return replace(self, tables={**self.tables, table: grown})
+        old = self.tables[table]
+        grown: dict[str, Any] = dict(zip(old.column_names, old.columns, strict=True))
+        grown.update((name, pa.array(values)) for name, values in columns.items())
+        return replace(self, tables={**self.tables, table: pa.table(grown)})
 
     def with_table(self, name: str, table: pa.Table) -> Partition:
         """Return a partition that has this table too."""
         return replace(self, tables={**self.tables, name: table})
+
+
+def without_rows(columns: Mapping[str, Mapping[str, str]]) -> Partition:
+    """Return a partition that has these event columns (table, name, dtype) and no rows."""
+    return Partition(
+        0,
+        {
+            table: pa.table({name: np.zeros(0, dtype) for name, dtype in named.items()})
+            for table, named in columns.items()
+        },
+    )
 
 
 @dataclass(frozen=True)

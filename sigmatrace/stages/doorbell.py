@@ -7,6 +7,7 @@ equal: that is an equation of the ledger. Source: docs/gpu.md section 3.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -16,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sigmatrace.partition import Partition, Run, column
+from sigmatrace.partition import Partition, Run, column, without_rows
 from sigmatrace.queue_pairs import DESCRIBED, described
 from sigmatrace.schema import STAGE_TABLES, Columns
 from sigmatrace.stages.base import Stage, SummaryKind
@@ -35,6 +36,7 @@ from sigmatrace.stages.doorbell_sums import (
 from sigmatrace.text import count_text, counted
 from sigmatrace.trace_format import Layer, WqeKind
 
+_TABLES = ("doorbells", "wqes", "ops")
 _KINDS = len(WqeKind) + 1
 _TOTALS = (
     *("doorbells", "again", "synthesized", "late", "slots", "not_read", "read", "invalid"),
@@ -101,20 +103,14 @@ class Doorbell(Stage):
 
     def summarize(self, part: Partition) -> Rung:
         """Add up the partition's doorbells, slots and operations."""
-        doorbells, batches, unknown, astray = of_doorbells(part)
-        both = (part.column("wqes", name).astype(np.int64) for name in ("kind", "decoded"))
-        kind, decoded = (np.where(one < _KINDS, one, 0) for one in both)
-        return Rung(
-            add_queues([doorbells, of_slots(part)]),
-            add_batches([batches]),
-            add_channels([of_operations(part, int(Layer.MLX5DV))]),
-            np.bincount(kind * _KINDS + decoded, minlength=_KINDS**2).reshape(_KINDS, _KINDS),
-            unknown,
-            astray,
-        )
+        is_empty = part.tables["doorbells"].num_rows == part.tables["wqes"].num_rows == 0
+        is_other = is_empty and not (part.column("ops", "layer") == Layer.MLX5DV).any()
+        return _nothing() if is_other else _rung(part)
 
     def combine(self, left: Rung, right: Rung) -> Rung:
         """Add both."""
+        if left is _nothing() or right is _nothing():
+            return right if left is _nothing() else left
         return Rung(
             add_queues([left.queues, right.queues]),
             add_batches([left.batches, right.batches]),
@@ -223,6 +219,26 @@ class Doorbell(Stage):
             many = counted(count["processes_not_compared"], "process", "processes")
             lines.append(f"           {many} not compared with what the QPs counted")
         return lines
+
+
+def _rung(part: Partition) -> Rung:
+    doorbells, batches, unknown, astray = of_doorbells(part)
+    both = (part.column("wqes", name).astype(np.int64) for name in ("kind", "decoded"))
+    kind, decoded = (np.where(one < _KINDS, one, 0) for one in both)
+    return Rung(
+        add_queues([doorbells, of_slots(part)]),
+        add_batches([batches]),
+        add_channels([of_operations(part, int(Layer.MLX5DV))]),
+        np.bincount(kind * _KINDS + decoded, minlength=_KINDS**2).reshape(_KINDS, _KINDS),
+        unknown,
+        astray,
+    )
+
+
+@functools.cache
+def _nothing() -> Rung:
+    """Return the sums of nothing: no doorbells, no slots, no operations of layer mlx5dv."""
+    return _rung(without_rows({name: Doorbell.requires[name] for name in _TABLES}))
 
 
 def _kept(count: Mapping[str, Any], queues: pa.Table, run: Run) -> Iterator[str]:

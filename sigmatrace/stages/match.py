@@ -24,7 +24,7 @@ from sigmatrace.schema import STAGE_TABLES, Columns, Fate
 from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.stages.match_doubts import doubts, lines_of
 from sigmatrace.stages.match_order import Order, count_exchanged, join_orders, restore
-from sigmatrace.stages.sums import Sums, add_sums, column_sums
+from sigmatrace.stages.sums import Sums, add_sums, column_sums, sums_of
 from sigmatrace.text import count_text
 from sigmatrace.trace_format import OP_CLASS, Layer, Op, OpClass, OpFlag, layer_text
 
@@ -147,7 +147,7 @@ class Match(Stage):
         return Seen(
             counts,
             *_union(*(column[:count] for column in runs)),
-            add_sums(Sums(end[used].astype(np.uint64), sums[used])),
+            sums_of(end[used].astype(np.uint64), sums[used]),
             _order(span[arrived], sums[arrived, 0]),
         )
 

@@ -18,17 +18,15 @@ class Sums:
     Attributes:
         key: ``(keys,)`` u8, distinct, ascending.
         sums: ``(keys, 3 or more)`` u8: count; bytes in two limbs, value ``high << 32 | low``
-            with ``low`` below 2^32 after ``add_sums``; other counts.
+            with ``low`` below 2^32; other counts.
     """
 
     key: NDArray[np.uint64]
     sums: NDArray[np.uint64]
 
 
-def add_sums(*parts: Sums) -> Sums:
-    """Add sums of equal keys; associative and commutative."""
-    key = np.concatenate([part.key for part in parts])
-    sums = np.concatenate([part.sums for part in parts])
+def sums_of(key: NDArray[np.uint64], sums: NDArray[np.uint64]) -> Sums:
+    """Add up rows of equal keys, in any order; ``low`` may be any number."""
     carried = sums.copy()
     carried[:, 1] = sums[:, 1] & LOW
     carried[:, 2] = sums[:, 2] + (sums[:, 1] >> LIMB)
@@ -41,6 +39,18 @@ def add_sums(*parts: Sums) -> Sums:
     total[:, 2] += total[:, 1] >> LIMB
     total[:, 1] &= LOW
     return Sums(key[starts], total)
+
+
+def add_sums(left: Sums, right: Sums) -> Sums:
+    """Add sums of equal keys; associative and commutative. Complexity O(keys)."""
+    from sigmatrace.stages.kernels.sums import add_kernel
+
+    if left.key.size == 0 or right.key.size == 0:
+        return left if left.key.size else right
+    size = left.key.size + right.key.size
+    key, sums = np.empty(size, np.uint64), np.empty((size, left.sums.shape[1]), np.uint64)
+    count = add_kernel(left.key, left.sums, right.key, right.sums, key, sums)
+    return Sums(key[:count].copy(), sums[:count].copy())
 
 
 def column_sums(sums: Sums) -> tuple[NDArray[np.uint64], int]:

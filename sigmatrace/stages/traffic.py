@@ -28,7 +28,7 @@ from sigmatrace.errors import PipelineError
 from sigmatrace.partition import Partition, Run
 from sigmatrace.schema import STAGE_TABLES, Columns
 from sigmatrace.stages.base import Stage, SummaryKind
-from sigmatrace.stages.sums import LIMB, LOW, Sums, add_sums, column_sums
+from sigmatrace.stages.sums import LIMB, LOW, Sums, add_sums, column_sums, sums_of
 from sigmatrace.stages.traffic_tables import tables_of
 from sigmatrace.text import byte_text, counted
 from sigmatrace.trace_format import OP_CLASS, OpClass, OpFlag, layer_text
@@ -187,28 +187,25 @@ def bin_shift(first_ns: int, last_ns: int) -> int:
     return shift
 
 
-def accumulate(kernel: Callable[..., Any], columns: tuple[Any, ...], cells: int = 256) -> Sums:
+def accumulate(kernel: Callable[..., int], columns: tuple[Any, ...], slots: int = 2048) -> Sums:
     """Run a summing kernel over all rows, with more room whenever it asks for it.
 
     Args:
         kernel: ``size_kernel`` or ``bin_kernel``.
         columns: Its arguments before ``start``; the first one is a column of all rows.
-        cells: Room to begin with.
+        slots: Of the hash table to begin with, a power of two.
     """
-    from sigmatrace.stages.kernels.traffic import fill_kernel
+    from sigmatrace.stages.kernels.traffic import refill_kernel
 
-    key, sums = np.zeros(0, np.uint64), np.zeros((1, 3), np.uint64)
-    at = used = 0
-    while True:
-        table = np.zeros((4 * cells, 2), np.uint64)
-        key = np.concatenate([key, np.zeros(cells - used, np.uint64)])
-        sums = np.concatenate([sums[:used], np.zeros((cells + 1 - used, 3), np.uint64)])
-        fill_kernel(key[:used], table)
-        at = kernel(*columns, at, used, table, key, sums)
-        used = int(sums[-1, 0])
-        if at == columns[0].size:
-            return add_sums(Sums(key[:used], sums[:used]))
-        cells *= 4
+    table = np.zeros((slots + 1, 4), np.uint64)
+    at = kernel(*columns, 0, table)
+    while at < columns[0].size:
+        slots *= 4
+        small, table = table, np.zeros((slots + 1, 4), np.uint64)
+        refill_kernel(small, table)
+        at = kernel(*columns, at, table)
+    used = table[:-1][table[:-1, 0] != 0]
+    return sums_of(used[:, 0] - np.uint64(1), used[:, 1:])
 
 
 def _aggregates(part: Partition) -> Sums:
@@ -222,7 +219,7 @@ def _aggregates(part: Partition) -> Sums:
         key |= column.astype(np.uint64) << np.uint64(bit)
     sums = np.stack([count, size_bytes & LOW, size_bytes >> LIMB], axis=1)
     used = count > 0
-    return add_sums(Sums(key[used], sums[used]))
+    return sums_of(key[used], sums[used])
 
 
 def _balance(ledger: Mapping[str, Any], sizes: pa.Table) -> list[dict[str, Any]]:
@@ -245,11 +242,12 @@ def _balance(ledger: Mapping[str, Any], sizes: pa.Table) -> list[dict[str, Any]]
 
 def _rebin(amounts: Amounts, shift: int, first_bin: int) -> Sums:
     """Return the sums in wider bins, counted from another first one."""
+    is_wider = shift > amounts.shift
     own = amounts.bins.key >> np.uint64(37)
     wide = (own.astype(np.int64) + (amounts.first_bin or 0)) >> (shift - amounts.shift)
     rest = amounts.bins.key & np.uint64((1 << 37) - 1)
     key = ((wide - first_bin).astype(np.uint64) << np.uint64(37)) | rest
-    return Sums(key, amounts.bins.sums)
+    return sums_of(key, amounts.bins.sums) if is_wider else Sums(key, amounts.bins.sums)
 
 
 def _timeline(bins: Sums) -> tuple[pa.Table, int]:

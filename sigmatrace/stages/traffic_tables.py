@@ -25,7 +25,7 @@ def tables_of(total: Sums, run: Run) -> tuple[dict[str, pa.Table], int]:
     """Return ``sizes`` and ``traffic``, and how many of their sums of bytes are beyond 64 bits.
 
     Args:
-        total: By channel, class of sizes, operation, nested (``size_kernel``), of ``add_sums``.
+        total: By channel, class of sizes, operation, nested (``size_kernel``).
         run: With the tables ``channels`` and ``routes``.
     """
     rows = _rows(total, run)

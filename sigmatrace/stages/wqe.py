@@ -100,6 +100,8 @@ class Wqe(Stage):
             name: np.zeros(proc.size, dtype) for name, dtype in DECODED.items()
         }
         decoded = np.zeros(proc.size, np.uint8)
+        if proc.size == 0:
+            return part.with_columns("wqes", {**columns, "decoded": decoded})
         words = tuple(part.column("wqes", name) for name in WORDS)
         pair = find_objects(resolved.key, proc, qp)
         pair[np.append(resolved.qpn, 0)[pair] == 0] = -1

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sigmatrace.stages.sums import add_sums, sums_of
+
+VALUE = st.one_of(st.integers(0, 2**64 - 1), st.sampled_from([0, 1, 2**32 - 1, 2**32]))
+ROWS = st.lists(st.tuples(st.one_of(st.integers(0, 9), VALUE), st.integers(1, 9), VALUE))
+
+
+def made(rows):
+    key = np.array([row[0] for row in rows], np.uint64)
+    low = np.array([row[2] & 2**32 - 1 for row in rows], np.uint64)
+    high = np.array([row[2] >> 32 for row in rows], np.uint64)
+    count = np.array([row[1] for row in rows], np.uint64)
+    return sums_of(key, np.stack([count, low, high, count], axis=1))
+
+
+@given(st.lists(ROWS, min_size=1, max_size=4))
+def test_sums_over_parts_are_those_of_a_dict(parts):
+    total = made(parts[0])
+    for part in parts[1:]:
+        total = add_sums(total, made(part))
+    counts, values = Counter(), Counter()
+    for key, count, value in (row for part in parts for row in part):
+        counts[key] += count
+        values[key] += value
+    assert total.key.tolist() == sorted(counts)
+    for key, (count, low, high, more) in zip(total.key.tolist(), total.sums.tolist(), strict=True):
+        assert count == more == counts[key]
+        assert low < 2**32
+        assert high * 2**32 + low == values[key]
