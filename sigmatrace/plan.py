@@ -36,6 +36,23 @@ class Plan:
         """How many times the event bytes are read."""
         return 1 + sum(stage.summary == "before" for stage in self.stages)
 
+    @property
+    def unread(self) -> frozenset[Column]:
+        """Columns that stages can add to the reader's tables and that no other step requires."""
+        steps = (*self.stages, *self.exchanges, *self.exporters)
+        made = {
+            (table, column)
+            for stage in self.stages
+            for table, columns in stage.produces.items()
+            if table in EVENT_TABLES
+            for column in columns
+        }
+        return frozenset(
+            (table, column)
+            for table, column in made
+            if not any(_reads(step.requires, table, column) for step in steps)
+        )
+
     def text(self) -> str:
         """Return the plan for people: one line a step, passes over event bytes last."""
         events = _event_tables(self.stages)
@@ -54,6 +71,8 @@ class Plan:
                 f"{_shown(exchange, events)}"
             )
         lines += [f"export     {exporter.name}" for exporter in self.exporters]
+        if self.unread:
+            lines.append(f"not made   {_listed(self.unread)}: nobody reads them")
         lines.append(f"passes over event bytes: {self.passes}")
         return "\n".join(lines)
 
@@ -84,6 +103,17 @@ def make(steps: Iterable[Step], exporters: Iterable[Exporter]) -> Plan:
         tuple(step for step in ordered if isinstance(step, Exchange)),
         tuple(chosen),
     )
+
+
+def _reads(requires: Columns, table: str, column: str) -> bool:
+    """Return whether a step that requires these columns reads a column; none named are all."""
+    return table in requires and (not requires[table] or column in requires[table])
+
+
+def _listed(columns: Iterable[Column]) -> str:
+    """Return columns by table, as text."""
+    grouped = itertools.groupby(sorted(columns), lambda at: at[0])
+    return " ".join(f"{table}.{{{','.join(x for _, x in group)}}}" for table, group in grouped)
 
 
 def _event_tables(steps: Iterable[Step]) -> frozenset[str]:

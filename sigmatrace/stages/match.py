@@ -26,7 +26,7 @@ from sigmatrace.stages.match_doubts import doubts, lines_of
 from sigmatrace.stages.match_order import Order, count_exchanged, join_orders, restore
 from sigmatrace.stages.sums import Sums, add_sums, column_sums, sums_of
 from sigmatrace.text import count_text
-from sigmatrace.trace_format import OP_CLASS, Layer, Op, OpClass, OpFlag, layer_text
+from sigmatrace.trace_format import OP_CLASS, Layer, Op, OpClass, layer_text
 
 Ints = NDArray[np.int64]
 
@@ -114,42 +114,24 @@ class Match(Stage):
 
     def apply(self, part: Partition, resolved: None) -> Partition:
         """Add ``flow``. ``ordinal`` stays as recorded: completions and targets refer to it."""
+        if not part.is_read("ops", "flow"):
+            return part
         from sigmatrace.stages.kernels.match import flow_kernel
 
-        columns = ("channel", "op", "fate", "ordinal", "aux")
-        ordinal = restore(*(part.column("ops", name) for name in columns))
+        ordinal = _restored(part)
         flow = np.empty(ordinal.size, np.uint64)
         flow_kernel(*(part.column("ops", name) for name in ("group", "fate")), ordinal, flow)
         return part.with_columns("ops", {"flow": flow})
 
     def summarize(self, part: Partition) -> Seen:
         """Collect the messages that the partition saw."""
-        from sigmatrace.stages.kernels.match import count_kernel, runs_kernel, span_kernel
-
-        names = ("channel", "op", "flags", "flow", "size_bytes", "fate", "aux")
-        channel, op, flags, flow, size_bytes, fate, aux = (
-            part.column("ops", name) for name in names
-        )
-        if channel.size == 0:
+        if part.tables["ops"].num_rows == 0:
             return _nothing()
-        counts = np.zeros(COUNTS, np.int64)
-        count_kernel(flags, part.column("ops", "layer"), op, fate, counts)
-        low, channels = span_kernel(channel, fate)
-        span = np.full((2 * channels, 7), -1, np.int64)
-        sums = np.zeros((2 * channels, 5), np.uint64)
-        runs = [np.empty(channel.size, np.int64) for _ in range(3)]
-        uncertain = part.column("ops", "lossy") * np.uint8(OpFlag.ORDER_UNCERTAIN)
-        rows = (channel, op, flags | uncertain, aux, flow, size_bytes)
-        count = runs_kernel(*rows, low, span, sums, *runs)
-        used = span[:, 2] >= 0
-        end = span[:, 2] >> 1
-        arrived = used & (end % 2 == 1)
-        return Seen(
-            counts,
-            *_union(*(column[:count] for column in runs)),
-            sums_of(end[used].astype(np.uint64), sums[used]),
-            _order(span[arrived], sums[arrived, 0]),
-        )
+        if part.is_read("ops", "flow"):
+            seen, _ = _seen(part, part.column("ops", "flow").astype(np.uint32))
+            return seen
+        seen, is_in_order = _seen(part, part.column("ops", "ordinal"))
+        return seen if is_in_order else _seen(part, _restored(part))[0]
 
     def combine(self, left: Seen, right: Seen) -> Seen:
         """Merge the runs of both."""
@@ -198,6 +180,41 @@ class Match(Stage):
         return [*_lines(resolved.ledger), *lines_of(resolved.ledger)]
 
 
+def _restored(part: Partition) -> NDArray[np.uint32]:
+    """Return the ordinals in the order of posting."""
+    columns = ("channel", "op", "fate", "ordinal", "aux")
+    return restore(*(part.column("ops", name) for name in columns))
+
+
+def _seen(part: Partition, ordinal: NDArray[np.uint32]) -> tuple[Seen, bool]:
+    """Return the messages that a partition saw, and whether these ordinals need no restoring.
+
+    Args:
+        part: The partition.
+        ordinal: ``(n,)`` u4, as recorded or restored.
+    """
+    from sigmatrace.stages.kernels.match import runs_kernel, span_kernel
+
+    names = ("channel", "op", "flags", "aux", "size_bytes", "group", "fate", "layer", "lossy")
+    rows = {name: part.column("ops", name) for name in names}
+    counts = np.zeros(COUNTS, np.int64)
+    low, channels = span_kernel(rows["channel"], rows["fate"])
+    span = np.full((2 * channels, 8), -1, np.int64)
+    sums = np.zeros((2 * channels, 5), np.uint64)
+    runs = [np.empty(ordinal.size, np.int64) for _ in range(3)]
+    count, inverted = runs_kernel(*rows.values(), ordinal, low, span, sums, counts, *runs)
+    used = span[:, 2] >= 0
+    end = span[:, 2] >> 1
+    arrived = used & (end % 2 == 1)
+    seen = Seen(
+        counts,
+        *_union(*(column[:count] for column in runs)),
+        sums_of(end[used].astype(np.uint64), sums[used]),
+        _order(span[arrived], sums[arrived, 0]),
+    )
+    return seen, inverted == 0
+
+
 def _nothing() -> Seen:
     none = np.zeros(0, np.int64)
     return Seen(
@@ -210,7 +227,7 @@ def _nothing() -> Seen:
 
 def _order(span: Ints, count: NDArray[np.uint64]) -> Order:
     """Return the ranges of arrivals from the kernel's rows of channels with arrivals."""
-    _, _, key, low, high, posted_low, posted_high = span.T
+    _, _, key, low, high, posted_low, posted_high, _ = span.T
     top = 2**32 - 1
     return Order(key >> 2, top - low, high, top - posted_low, posted_high, count.astype(np.int64))
 

@@ -40,12 +40,12 @@ def restore(
     from sigmatrace.stages.kernels.match import inversion_kernel, span_kernel
 
     low, size = span_kernel(channel, fate)
-    last = [np.zeros(size, np.uint32) for _ in range(2)]
-    state = np.zeros(size, np.uint8)
+    last = [np.zeros(2 * size, np.uint32) for _ in range(2)]
+    state = np.zeros(2 * size, np.uint8)
     if not inversion_kernel(channel, op, fate, ordinal, aux, low, *last, state):
         return ordinal
     rows = np.flatnonzero((op == Op.RECV) & (fate == Fate.MATCHABLE))
-    rows = rows[state[channel[rows] - np.uint32(low)] == 2]
+    rows = rows[state[1::2][channel[rows] - np.uint32(low)] == 2]
     group = channel[rows] - np.uint32(low)
     first = np.empty(size, np.int64)
     first[group[::-1]] = rows[::-1]

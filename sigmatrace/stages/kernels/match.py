@@ -21,6 +21,8 @@ from sigmatrace.kernel import (
     kernel,
 )
 
+_ROWS = (U4R, U1R, U1R, U4R, U8R, U4R, U1R, U1R, U1R, U4R)
+
 
 @kernel(types.Tuple((int64, int64))(U4R, U1R))
 def span_kernel(channel, fate):
@@ -45,20 +47,31 @@ def span_kernel(channel, fate):
     return low, high - low + 1
 
 
+@kernel()
+def _is_before(number, last):
+    """Return 1 if a number (below 2^32) comes before another one, modulo 2^32, else 0.
+
+    Without a branch, like all that depends on the direction of a row: that is a coin's toss to
+    the processor, and a wrong guess costs more than the row's whole work.
+    """
+    return np.uint64(np.int32(number - last) < 0)
+
+
 @kernel(int64(U4R, U1R, U1R, U4R, U4R, int64, U4W, U4W, U1W))
 def inversion_kernel(channel, op, fate, ordinal, aux, low, last_ordinal, last_aux, state):
     """Find the channels whose arrivals did not complete in posting order.
 
     Args:
         channel: ``(n,)`` u4.
-        op: ``(n,)`` u1, ``trace_format.Op``; only RECV (2) is looked at.
+        op: ``(n,)`` u1, ``trace_format.Op``; only RECV (2) counts.
         fate: ``(n,)`` u1, ``schema.Fate``; only MATCHABLE (0) is looked at.
         ordinal: ``(n,)`` u4, modulo 2^32, in order of completion.
         aux: ``(n,)`` u4, posting order, modulo 2^32.
-        low: Channel that row 0 of the three arrays below stands for.
-        last_ordinal: ``(channels,)`` u4, scratch.
-        last_aux: ``(channels,)`` u4, scratch.
-        state: ``(channels,)`` u1, zeros; output: 0 no arrival, 1 in order, 2 with an inversion.
+        low: Channel that rows 0 and 1 of the three arrays below stand for.
+        last_ordinal: ``(2 * channels,)`` u4, scratch.
+        last_aux: ``(2 * channels,)`` u4, scratch.
+        state: ``(2 * channels,)`` u1, zeros; output, of arrivals in row
+            ``2 * (channel - low) + 1``: 0 none, 1 in order, 2 with an inversion.
 
     Returns:
         How many channels have an inversion.
@@ -70,16 +83,17 @@ def inversion_kernel(channel, op, fate, ordinal, aux, low, last_ordinal, last_au
     """
     inverted = 0
     for i in range(channel.size):
-        if op[i] != 2 or fate[i] != 0:
+        if fate[i] != 0:
             continue
-        c = np.int64(channel[i]) - low
-        if state[c] == 1:
-            forward = np.int32(ordinal[i] - last_ordinal[c]) >= 0
-            if not forward or np.int32(aux[i] - last_aux[c]) < 0:
-                state[c] = 2
-                inverted += 1
-        elif state[c] == 0:
+        arrival = np.uint64(op[i] == 2)
+        c = (np.uint64(channel[i]) - np.uint64(low)) * np.uint64(2) + arrival
+        ahead = _is_before(np.int64(ordinal[i]), np.int64(last_ordinal[c]))
+        ahead |= _is_before(np.int64(aux[i]), np.int64(last_aux[c]))
+        if state[c] == 0:
             state[c] = 1
+        elif arrival & ahead & np.uint64(state[c]):
+            state[c] = 2
+            inverted += 1
         last_ordinal[c] = ordinal[i]
         last_aux[c] = aux[i]
     return inverted
@@ -106,9 +120,42 @@ def flow_kernel(group, fate, ordinal, out_flow):
             out_flow[i] = 0
 
 
-@kernel(int64(U4R, U1R, U1R, U4R, U8R, U8R, int64, I8W2, U8W2, I8W, I8W, I8W))
+@kernel()
+def _count(nested, layer, op, fate, counts):
+    """Count a row; layers and operations that have no place count as 0 (unknown)."""
+    where = layer if layer < counts.shape[1] else np.uint8(0)
+    what = op if op < counts.shape[2] else np.uint8(0)
+    counts[nested, where, what, fate & np.uint8(15)] += 1
+
+
+@kernel()
+def _close(span, cell, run, out_key, out_begin, out_stop):
+    """Write the open run of a cell, and take it into the cell's largest ordinal."""
+    out_key[run] = span[cell, 2]
+    out_begin[run] = span[cell, 0]
+    out_stop[run] = span[cell, 1]
+    span[cell, 4] = max(span[cell, 4], span[cell, 1] - 1)
+
+
+@kernel(types.Tuple((int64, int64))(*_ROWS, int64, I8W2, U8W2, I8W4, I8W, I8W, I8W))
 def runs_kernel(
-    channel, op, flags, aux, flow, size_bytes, low, span, sums, out_key, out_begin, out_stop
+    channel,
+    op,
+    flags,
+    aux,
+    size_bytes,
+    group,
+    fate,
+    layer,
+    lossy,
+    ordinal,
+    low,
+    span,
+    sums,
+    counts,
+    out_key,
+    out_begin,
+    out_stop,
 ):
     """Collect which messages were seen, as runs of ordinals, and sum them by channel.
 
@@ -117,62 +164,77 @@ def runs_kernel(
         op: ``(n,)`` u1, ``trace_format.Op``.
         flags: ``(n,)`` u1, ``trace_format.OpFlag``.
         aux: ``(n,)`` u4, of arrivals the posting order.
-        flow: ``(n,)`` u8, 0 for rows that are left out.
         size_bytes: ``(n,)`` u8.
+        group: ``(n,)`` u4, stream of messages that both ends share.
+        fate: ``(n,)`` u1, ``schema.Fate``; rows that are not MATCHABLE (0) are counted alone.
+        layer: ``(n,)`` u1, ``trace_format.Layer``.
+        lossy: ``(n,)`` u1, 0 or 1.
+        ordinal: ``(n,)`` u4, place in the stream.
         low: Channel that the first two rows of ``span`` and ``sums`` stand for.
-        span: ``(2 * channels, 7)`` i8, filled with -1, scratch and output, row
+        span: ``(2 * channels, 8)`` i8, filled with -1, scratch and output, row
             ``2 * (channel - low) + direction`` (0 sent, 1 received): open run's begin, stop and
-            key, largest of 2^32 - 1 - ordinal (so: the smallest ordinal), largest ordinal, and
-            the same two of ``aux``.
+            key, largest of 2^32 - 1 - ordinal (so: the smallest ordinal), largest ordinal, of
+            arrivals the same two of ``aux``, and the last ``aux``.
         sums: ``(2 * channels, 5)`` u8, zeros, output: messages, bytes in two limbs (sum of the
             low 32 bits, sum of the high 32 bits: exact for 2^32 rows of any size),
-            uncertain ones (ORDER_UNCERTAIN (2) or FAILED (8)), and those of unknown size
-            (SIZE_UNKNOWN (1)).
+            uncertain ones (ORDER_UNCERTAIN (2), FAILED (8), or ``lossy``), and those of unknown
+            size (SIZE_UNKNOWN (1)).
+        counts: ``(2, layers, operations, 16)`` i8, output, added to: rows by nesting (NESTED
+            (32)), layer, operation and fate; those without a place there count as 0 (unknown).
         out_key: ``(n,)`` i8, output: ``(group * 2 + direction) * 2 + nested`` of each closed
-            run; nested is 1 for rows with NESTED (32).
+            run.
         out_begin: ``(n,)`` i8, output: first ordinal.
         out_stop: ``(n,)`` i8, output: one past the last ordinal.
 
     Returns:
-        The number of runs written; they may touch or overlap, in any order.
+        The number of runs written; they may touch or overlap, in any order. And how many
+        arrivals did not complete in posting order, as ``inversion_kernel`` has it.
 
     Rows in any order; ascending ordinals within a channel make few runs. Complexity O(n).
     """
-    runs = 0
-    limb, top = np.uint64(0xFFFFFFFF), np.int64(0xFFFFFFFF)
+    runs = inverted = 0
+    top = np.int64(0xFFFFFFFF)
     for i in range(channel.size):
-        if flow[i] == 0:
+        nested = np.uint8(flags[i] >> np.uint8(5)) & np.uint8(1)
+        _count(nested, layer[i], op[i], fate[i], counts)
+        if fate[i] != 0:
             continue
-        direction = np.int64(op[i] == 2)
-        cell = (np.int64(channel[i]) - low) * 2 + direction
-        ordinal, posted = np.int64(flow[i] & limb), np.int64(aux[i])
-        group = np.int64(flow[i] >> np.uint64(32)) - 1
-        key = (group * 2 + direction) * 2 + np.int64((flags[i] & 32) != 0)
-        if span[cell, 1] != ordinal or span[cell, 2] != key:
-            if span[cell, 1] >= 0:
-                out_key[runs] = span[cell, 2]
-                out_begin[runs] = span[cell, 0]
-                out_stop[runs] = span[cell, 1]
+        direction = np.uint64(op[i] == 2)
+        cell = (np.uint64(channel[i]) - np.uint64(low)) * np.uint64(2) + direction
+        place, posted = np.int64(ordinal[i]), np.int64(aux[i])
+        key = (np.int64(group[i]) * 2 + np.int64(direction)) * 2 + np.int64(nested)
+        stop, last = span[cell, 1], span[cell, 7]
+        if stop != place or span[cell, 2] != key:
+            if stop >= 0:
+                inverted += np.int64(direction & _is_before(place, stop - 1))
+                _close(span, cell, runs, out_key, out_begin, out_stop)
                 runs += 1
-            span[cell, 0] = ordinal
+            else:
+                span[cell, 5] = top - posted
+                last = posted
+            span[cell, 0] = place
             span[cell, 2] = key
-            span[cell, 3] = max(span[cell, 3], top - ordinal)
-        span[cell, 1] = ordinal + 1
-        span[cell, 4] = max(span[cell, 4], ordinal)
-        span[cell, 5] = max(span[cell, 5], top - posted)
-        span[cell, 6] = max(span[cell, 6], posted)
+            span[cell, 3] = max(span[cell, 3], top - place)
+        if direction & (_is_before(posted, last) | np.uint64(posted < last)):
+            inverted += np.int64(_is_before(posted, last))
+            span[cell, 5] = max(span[cell, 5], top - posted)
+            span[cell, 6] = max(span[cell, 6], last)
+        span[cell, 1] = place + 1
+        span[cell, 7] = posted
         sums[cell, 0] += np.uint64(1)
-        sums[cell, 1] += size_bytes[i] & limb
-        sums[cell, 2] += size_bytes[i] >> np.uint64(32)
-        sums[cell, 3] += np.uint64((flags[i] & 10) != 0)
-        sums[cell, 4] += np.uint64(flags[i] & 1)
+        sums[cell, 1] += size_bytes[i] & np.uint64(0xFFFFFFFF)
+        if size_bytes[i] >> np.uint64(32):
+            sums[cell, 2] += size_bytes[i] >> np.uint64(32)
+        doubts = (flags[i] & np.uint8(11)) | (lossy[i] << np.uint8(1))
+        if doubts:
+            sums[cell, 3] += np.uint64((doubts & 10) != 0)
+            sums[cell, 4] += np.uint64(doubts & 1)
     for row in range(span.shape[0]):
         if span[row, 1] >= 0:
-            out_key[runs] = span[row, 2]
-            out_begin[runs] = span[row, 0]
-            out_stop[runs] = span[row, 1]
+            _close(span, row, runs, out_key, out_begin, out_stop)
+            span[row, 6] = max(span[row, 6], span[row, 7])
             runs += 1
-    return runs
+    return runs, inverted
 
 
 @kernel(int64(I8R, I8R, I8R, I8W, I8W, I8W))
@@ -202,24 +264,3 @@ def union_kernel(key, begin, stop, out_key, out_begin, out_stop):
             out_stop[runs] = stop[i]
             runs += 1
     return runs
-
-
-@kernel(void(U1R, U1R, U1R, U1R, I8W4))
-def count_kernel(flags, layer, op, fate, out_count):
-    """Count rows by nesting, layer, operation and fate.
-
-    Args:
-        flags: ``(n,)`` u1, ``trace_format.OpFlag``.
-        layer: ``(n,)`` u1, ``trace_format.Layer``; values that have no plane count as 0 (unknown).
-        op: ``(n,)`` u1, ``trace_format.Op``; values that have no row count as 0 (unknown).
-        fate: ``(n,)`` u1, ``schema.Fate``, below 16.
-        out_count: ``(2, layers, operations, 16)`` i8, output, added to; first the program's own,
-            then those with NESTED (32).
-
-    Any order. Complexity O(n).
-    """
-    for i in range(op.size):
-        nested = 1 if flags[i] & 32 else 0
-        where = layer[i] if layer[i] < out_count.shape[1] else 0
-        what = op[i] if op[i] < out_count.shape[2] else 0
-        out_count[nested, where, what, fate[i] & 15] += 1

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sigmatrace.stages.sums import add_sums, sums_of
@@ -20,6 +20,7 @@ def made(rows):
     return sums_of(key, np.stack([count, low, high, count], axis=1))
 
 
+@settings(deadline=None)
 @given(st.lists(ROWS, min_size=1, max_size=4))
 def test_sums_over_parts_are_those_of_a_dict(parts):
     total = made(parts[0])
