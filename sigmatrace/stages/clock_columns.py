@@ -51,27 +51,37 @@ class Clocks:
 
 
 def add_times(part: Partition, clocks: Clocks) -> Partition:
-    """Add ``t_ns`` to all tables of events, and what else they tell in ticks.
+    """Add ``t_ns`` to all tables of events, and what else they tell in ticks, if it is read.
 
     Raises:
         PipelineError: A row names a process that is not in the table ``processes``.
     """
+    for table in _TIMED:
+        if part.is_read(table, "t_ns"):
+            part = part.with_columns(table, {"t_ns": _convert(part, table, "t_tsc", clocks)})
+    if part.is_read("cqes", "posted_ns"):
+        posted_ns = _convert(part, "cqes", "posted_tsc", clocks)
+        posted_ns[part.column("cqes", "posted_tsc") == 0] = 0
+        part = part.with_columns("cqes", {"posted_ns": posted_ns})
+    for table, ticks, column_ns in _SPANS:
+        if part.is_read(table, column_ns):
+            part = part.with_columns(table, {column_ns: _span(part, table, ticks, clocks)})
+    if part.is_read("ops", "call_ns"):
+        part = part.with_columns("ops", {"call_ns": _calls(part, clocks)})
+    return part
+
+
+def _calls(part: Partition, clocks: Clocks) -> np.ndarray:
+    """Return how long the call of each operation took."""
     from sigmatrace.stages.kernels.clock import call_kernel
 
-    for table in _TIMED:
-        part = part.with_columns(table, {"t_ns": _convert(part, table, "t_tsc", clocks)})
-    posted_ns = _convert(part, "cqes", "posted_tsc", clocks)
-    posted_ns[part.column("cqes", "posted_tsc") == 0] = 0
-    part = part.with_columns("cqes", {"posted_ns": posted_ns})
-    for table, ticks, column_ns in _SPANS:
-        part = part.with_columns(table, {column_ns: _span(part, table, ticks, clocks)})
     call_ns = np.empty(part.tables["ops"].num_rows, np.int64)
     columns = [part.column("ops", name) for name in ("op", "aux", "proc")]
     call_kernel(*columns, clocks.ns_per_tick, call_ns)
     if clocks.untimed.any():
         channel = np.minimum(part.column("ops", "channel"), clocks.untimed.size - 1)
         call_ns[clocks.untimed[channel]] = 0
-    return part.with_columns("ops", {"call_ns": call_ns})
+    return call_ns
 
 
 def _span(part: Partition, table: str, name: str, clocks: Clocks) -> np.ndarray:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,10 @@ from sigmatrace.trace_format import OP_CLASS, UNKNOWN_PEER, ChannelFlag, Dir, Ki
 
 KEY_FLAGS = ChannelFlag.REPLY | ChannelFlag.HAS_DATA
 """Flags that tell streams apart (HAS_DATA: data 0 is not the same as no data)."""
+
+_ENDS, _FATE, _TRANSPORT = ("src_proc", "dst_proc"), ("group", "fate"), ("layer", "lossy")
+_MADE_WITH = {name: names for names in (_ENDS, _FATE, _TRANSPORT) for name in names}
+"""Columns by one of them that one kernel makes."""
 
 
 @dataclass(frozen=True)
@@ -110,27 +114,26 @@ class Topology(Stage):
 
     def apply(self, part: Partition, resolved: Routes) -> Partition:
         """Give each operation what is known of its channel."""
-        from sigmatrace.stages.kernels.topology import route_kernel
+        from sigmatrace.stages.kernels.topology import ends_kernel, fate_kernel, transport_kernel
 
         size = part.tables["ops"].num_rows
-        columns = {
-            "src_proc": np.empty(size, np.int32),
-            "dst_proc": np.empty(size, np.int32),
-            "group": np.empty(size, np.uint32),
-            "fate": np.empty(size, np.uint8),
-            "layer": np.empty(size, np.uint8),
+        columns: dict[str, NDArray[Any]] = {
+            name: np.empty(size, dtype)
+            for name, dtype in self.produces["ops"].items()
+            if any(part.is_read("ops", one) for one in _MADE_WITH[name])
         }
-        route_kernel(
-            *(part.column("ops", name) for name in ("channel", "op", "proc")),
-            OP_CLASS,
-            *(resolved.src, resolved.dst, resolved.group, resolved.fate, resolved.layer),
-            *columns.values(),
-        )
-        channel = part.column("ops", "channel")
-        known = channel < resolved.lossy.size
-        lossy = np.zeros(size, np.uint8)
-        lossy[known] = resolved.lossy[channel[known]]
-        return part.with_columns("ops", {**columns, "lossy": lossy})
+        channel, op = (part.column("ops", name) for name in ("channel", "op"))
+        if "src_proc" in columns:
+            own = part.column("ops", "proc")
+            out = (columns[name] for name in _ENDS)
+            ends_kernel(channel, op, own, OP_CLASS, resolved.src, resolved.dst, *out)
+        if "fate" in columns:
+            out = (columns[name] for name in _FATE)
+            fate_kernel(channel, op, OP_CLASS, resolved.group, resolved.fate, *out)
+        if "layer" in columns:
+            out = (columns[name] for name in _TRANSPORT)
+            transport_kernel(channel, resolved.layer, resolved.lossy, *out)
+        return part.with_columns("ops", columns)
 
     def results(self, resolved: Routes) -> Mapping[str, pa.Table]:
         """Return the table ``routes``."""

@@ -11,6 +11,8 @@ from sigmatrace.kernel import F8R, I4R, I8R, I8W, U1R, U4R, U8R, kernel
 LIMIT_NS = 2.0**61
 """Distances from a knot are held within this, so that nonsense cannot overflow."""
 
+_FIRST, _LAST = -(2**63), 2**63 - 1
+
 
 @kernel(int64(U8R, I4R, I4R, I8R, U8R, I8R, I8R, F8R, I8W))
 def convert_kernel(t_tsc, proc, map_of_proc, begin, ref_tsc, knot_x, knot_y, slope, out_ns):
@@ -38,6 +40,7 @@ def convert_kernel(t_tsc, proc, map_of_proc, begin, ref_tsc, knot_x, knot_y, slo
     unknown = 0
     last_proc, at, low, high = -1, 0, 0, 0
     ref = np.uint64(0)
+    least, most = np.int64(0), np.int64(0)  # x of which the knot ``at`` is the right one
     for i in range(t_tsc.size):
         p = proc[i]
         if p < 0 or p >= map_of_proc.size:
@@ -48,21 +51,22 @@ def convert_kernel(t_tsc, proc, map_of_proc, begin, ref_tsc, knot_x, knot_y, slo
             last_proc = p
             m = map_of_proc[p]
             low, high, ref = begin[m], begin[m + 1], ref_tsc[m]
-            at = low
+            least, most = _LAST, _FIRST
         x = np.int64(t_tsc[i] - ref)
-        if (x < knot_x[at] and at > low) or (at + 1 < high and x >= knot_x[at + 1]):
-            left, right = low, high
-            while right - left > 1:
-                middle = (left + right) // 2
+        if x < least or x > most:
+            at, right = low, high
+            while right - at > 1:
+                middle = (at + right) // 2
                 if knot_x[middle] <= x:
-                    left = middle
+                    at = middle
                 else:
                     right = middle
-            at = left
-        ns = np.rint((np.float64(x) - np.float64(knot_x[at])) * slope[at])
-        if abs(x - knot_x[at]) < 2**53:
-            ns = np.rint(np.float64(x - knot_x[at]) * slope[at])
-        out_ns[i] = knot_y[at] + np.int64(min(max(ns, -LIMIT_NS), LIMIT_NS))
+            least = knot_x[at] if at > low else _FIRST
+            most = knot_x[at + 1] - 1 if at + 1 < high else _LAST
+        ticks = np.float64(x - knot_x[at])
+        if abs(x - knot_x[at]) >= 2**53:
+            ticks = np.float64(x) - np.float64(knot_x[at])
+        out_ns[i] = knot_y[at] + round(min(max(ticks * slope[at], -LIMIT_NS), LIMIT_NS))
     return unknown
 
 
@@ -81,4 +85,4 @@ def call_kernel(op, aux, proc, ns_per_tick, out_ns):
     """
     for i in range(op.size):
         timed = op[i] != 2
-        out_ns[i] = np.int64(np.rint(np.float64(aux[i]) * ns_per_tick[proc[i]])) * timed
+        out_ns[i] = round(np.float64(aux[i]) * ns_per_tick[proc[i]]) * timed

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from sigmatrace.schema import NO_GROUP
 from sigmatrace.stages.kernels.rows import number_rows_kernel
-from sigmatrace.stages.kernels.topology import route_kernel
+from sigmatrace.stages.kernels.topology import ends_kernel, fate_kernel, transport_kernel
 from sigmatrace.trace_format import OP_CLASS
 
 SMALL = st.sampled_from([0, 1, 2, 2**32, 2**63, 2**64 - 1])
@@ -25,23 +25,23 @@ def test_number_rows_matches_a_dict(rows):
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 12), st.integers(0, 3)), max_size=40))
 def test_route_matches_python(rows):
-    channels = [(0, 1, 5, 0, 2), (1, -1, NO_GROUP, 4, 3), (2, 0, NO_GROUP, 1, 1)]
-    per = [
-        np.array([c[i] for c in channels], dtype)
-        for i, dtype in enumerate((np.int32, np.int32, np.uint32, np.uint8, np.uint8))
-    ]
+    channels = [(0, 1, 5, 0, 2, 1), (1, -1, NO_GROUP, 4, 3, 0), (2, 0, NO_GROUP, 1, 1, 1)]
+    dtypes = (np.int32, np.int32, np.uint32, np.uint8, np.uint8, np.uint8)
+    per = [np.array([c[i] for c in channels], dtype) for i, dtype in enumerate(dtypes)]
     channel, op, proc = (
         np.array([row[i] for row in rows], dtype)
         for i, dtype in enumerate((np.uint32, np.uint8, np.int32))
     )
-    out = [np.empty(len(rows), d) for d in (np.int32, np.int32, np.uint32, np.uint8, np.uint8)]
-    route_kernel(channel, op, proc, OP_CLASS, *per, *out)
+    out = [np.empty(len(rows), dtype) for dtype in dtypes]
+    ends_kernel(channel, op, proc, OP_CLASS, *per[:2], *out[:2])
+    fate_kernel(channel, op, OP_CLASS, *per[2:4], *out[2:4])
+    transport_kernel(channel, *per[4:], *out[4:])
     for row, got in zip(rows, zip(*(o.tolist() for o in out), strict=True), strict=True):
         c, o, p = row
         if c < 3:
-            src, dst, group, fate, layer = channels[c]
+            src, dst, group, fate, layer, lossy = channels[c]
         else:
             src, dst = (-1, p) if o == 2 else (p, -1)
-            group, fate, layer = NO_GROUP, 3, 0
+            group, fate, layer, lossy = NO_GROUP, 3, 0, 0
         fate = fate if o in (1, 2, 10) else 1 if o in (3, 4, 5, 6) else 2
-        assert got == (src, dst, group if fate == 0 else NO_GROUP, fate, layer)
+        assert got == (src, dst, group if fate == 0 else NO_GROUP, fate, layer, lossy)
