@@ -19,6 +19,7 @@ _KERNELS: dict[Schema, Callable[..., int]] = {
     Schema.COMPLETION: split_completions,
 }
 _ALIGNMENT_BYTES = 64
+_NOT_RECORDED = ("proc", "thread")
 
 
 class Added(NamedTuple):
@@ -56,7 +57,9 @@ class EventTable:
     def __init__(self, schema: Schema, name: str, rows: int) -> None:
         self._schema = schema
         self._name = name
-        self._used = 0
+        self._used = self._named = 0
+        self._recorder = -1, 0
+        self._thread = 0
         dtypes = {key: np.dtype(kind) for key, kind in EVENT_TABLES[name].items()}
         sizes = [
             -(-rows * x.itemsize // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES for x in dtypes.values()
@@ -67,6 +70,7 @@ class EventTable:
             key: block[start : start + rows * dtype.itemsize].view(dtype)
             for (key, dtype), start in zip(dtypes.items(), starts.tolist(), strict=False)
         }
+        self._fields = tuple(x for key, x in self._columns.items() if key not in _NOT_RECORDED)
 
     def add(self, base: ProcessBase, tid: int, data: np.ndarray) -> Added:
         """Append the records of a chunk.
@@ -82,29 +86,37 @@ class EventTable:
             added = self._add_fast(kernel, base, data)
         if added is None:
             added = self._add_careful(base, data.view(RECORDS[self._schema]))
-        here = slice(self._used, self._used + added.rows)
-        self._columns["proc"][here] = base.proc
-        self._columns["thread"][here] = base.thread + np.searchsorted(base.tids, tid)
-        self._used = here.stop
+        if self._recorder != (base.proc, tid):
+            self._name_rows()
+            self._recorder = base.proc, tid
+            self._thread = base.thread + int(np.searchsorted(base.tids, tid))
+        self._used += added.rows
         return added
 
     def table(self) -> pa.Table:
         """Return the rows so far; nothing may be added afterwards."""
         if self._used == 0:
             return empty(self._name)
+        self._name_rows()
         return pa.table({key: pa.array(x[: self._used]) for key, x in self._columns.items()})
+
+    def _name_rows(self) -> None:
+        """Say which process and thread recorded the rows since this was said last."""
+        here = slice(self._named, self._used)
+        self._columns["proc"][here] = self._recorder[0]
+        self._columns["thread"][here] = self._thread
+        self._named = self._used
 
     def _add_fast(
         self, kernel: Callable[..., int], base: ProcessBase, data: np.ndarray
     ) -> Added | None:
         """Append records in one pass; None if some have an unknown channel."""
-        dtype = RECORDS[self._schema]
-        rows = len(data) // dtype.itemsize
-        here = slice(self._used, self._used + rows)
-        columns = tuple(self._columns[key][here] for key in dtype.names or ())
         channels = np.uint32(base.channel), np.uint32(base.channel_count)
-        unknown = kernel(data.view(np.uint64), base.calls, *channels, columns)
-        return None if unknown else Added(rows)
+        columns = self._fields
+        unknown = kernel(
+            data.view(np.uint64), base.calls, *channels, np.uint64(self._used), columns
+        )
+        return None if unknown else Added(len(data) // RECORDS[self._schema].itemsize)
 
     def _add_careful(self, base: ProcessBase, records: np.ndarray) -> Added:
         """Append records column by column, looking at every channel."""
@@ -124,7 +136,7 @@ class EventTable:
             numbers["call"] = base.calls[records["call"]]
         here = slice(self._used, self._used + len(records))
         for name, column in self._columns.items():
-            if name not in ("proc", "thread"):
+            if name not in _NOT_RECORDED:
                 column[here] = numbers[name] if name in numbers else records[name]
         if self._schema != Schema.AGGREGATE:
             return Added(len(records), unknown, bad)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Sequence
+from operator import add
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -92,10 +93,10 @@ def _messages(run: Run) -> list[dict[str, Any]]:
 def _sums(table: pa.Table, keys: Sequence[str], amounts: Sequence[str]) -> list[dict[str, Any]]:
     """Return sums by keys, exact beyond 64 bits, ordered by the keys."""
     found: dict[tuple[Any, ...], list[int]] = {}
-    for row in _rows(table.select([*keys, *amounts])):
-        sums = found.setdefault(tuple(row[key] for key in keys), [0] * len(amounts))
-        for at, name in enumerate(amounts):
-            sums[at] += row[name]
+    by = zip(*(table.column(name).to_pylist() for name in keys), strict=True)
+    rows = zip(*(table.column(name).to_pylist() for name in amounts), strict=True)
+    for key, row in zip(by, rows, strict=True):
+        found[key] = [*map(add, found[key], row)] if key in found else [*row]
     return [
         dict(zip((*keys, *amounts), (*key, *sums), strict=True))
         for key, sums in sorted(found.items())

@@ -120,9 +120,10 @@ class OneSided(Stage):
         target = np.full(proc.size, -1, np.int32)
         region = np.full(proc.size, NO_REGION, np.uint32)
         owner = np.full(proc.size, RegionFate.NOT_ONE_SIDED, np.uint8)
-        target[rows] = peers(resolved, proc[rows], thing[rows], wr_id[rows])
-        found = owners(resolved, target[rows], rkey[rows], raddr[rows], size_bytes[rows])
-        region[rows], owner[rows] = found
+        if rows.size:
+            target[rows] = peers(resolved, proc[rows], thing[rows], wr_id[rows])
+            found = owners(resolved, target[rows], rkey[rows], raddr[rows], size_bytes[rows])
+            region[rows], owner[rows] = found
         columns: dict[str, NDArray[Any]] = {"target_proc": target, "region": region, "owner": owner}
         return part.with_columns("requests", columns)
 

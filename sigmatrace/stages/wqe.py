@@ -100,12 +100,15 @@ class Wqe(Stage):
             name: np.zeros(proc.size, dtype) for name, dtype in DECODED.items()
         }
         decoded = np.zeros(proc.size, np.uint8)
-        if proc.size == 0:
-            return part.with_columns("wqes", {**columns, "decoded": decoded})
-        words = tuple(part.column("wqes", name) for name in WORDS)
-        pair = find_objects(resolved.key, proc, qp)
-        pair[np.append(resolved.qpn, 0)[pair] == 0] = -1
-        queue = (pair, resolved.qpn, resolved.has_av)
-        out = tuple(tuple(columns[name] for name in names) for names in (_WIDE, _MIDDLE, _NARROW))
-        walk_kernel(proc, t_tsc, index, *queue, words, decoded, out)
-        return part.with_columns("wqes", {**columns, "decoded": decoded})
+        if proc.size:
+            words = tuple(part.column("wqes", name) for name in WORDS)
+            pair = find_objects(resolved.key, proc, qp)
+            pair[np.append(resolved.qpn, 0)[pair] == 0] = -1
+            queue = (pair, resolved.qpn, resolved.has_av)
+            places = (_WIDE, _MIDDLE, _NARROW)
+            out = tuple(tuple(columns[name] for name in names) for names in places)
+            walk_kernel(proc, t_tsc, index, *queue, words, decoded, out)
+        made = {**columns, "decoded": decoded}
+        return part.with_columns(
+            "wqes", {name: made[name] for name in made if part.is_read("wqes", name)}
+        )

@@ -8,7 +8,7 @@ from numba import int64, types, uint32, uint64
 from sigmatrace.kernel import I4W, U1R, U1W, U4W, U8W, kernel, tuple_of
 
 _WORDS = types.Array(uint64, 1, "C", readonly=True, aligned=False)
-_NUMBERS = (_WORDS, U1R, uint32, uint32)
+_NUMBERS = (_WORDS, U1R, uint32, uint32, uint64)
 _OPS = tuple_of(U8W, U8W, U4W, U4W, U1W, U1W, U1W, U1W, U4W)
 _COMPLETIONS = tuple_of(U8W, U8W, U4W, U4W, I4W, U1W, U1W, U1W, U1W)
 
@@ -17,18 +17,22 @@ _COMPLETIONS = tuple_of(U8W, U8W, U4W, U4W, I4W, U1W, U1W, U1W, U1W)
 def _split_head(
     words: np.ndarray,
     i: int,
+    row: int,
     first_channel: int,
     channel_count: int,
     head: tuple[np.ndarray, ...],
 ) -> int:
-    """Fill row ``i`` of the four columns that begin both; return 1 if its channel is unknown."""
+    """Put record ``i`` into a row of the four columns that begin both.
+
+    Returns 1 if its channel is unknown.
+    """
     t_tsc, size_bytes, channel, ordinal = head
     third = words[4 * i + 2]
     own = np.uint32(third)
-    t_tsc[i] = words[4 * i]
-    size_bytes[i] = words[4 * i + 1]
-    channel[i] = first_channel + own
-    ordinal[i] = np.uint32(third >> np.uint64(32))
+    t_tsc[row] = words[4 * i]
+    size_bytes[row] = words[4 * i + 1]
+    channel[row] = first_channel + own
+    ordinal[row] = np.uint32(third >> np.uint64(32))
     return int(own >= channel_count)
 
 
@@ -38,6 +42,7 @@ def split_ops(
     calls: np.ndarray,
     first_channel: int,
     channel_count: int,
+    start: int,
     columns: tuple[np.ndarray, ...],
 ) -> int:
     """Fill the columns of ``op`` records; return how many have an unknown channel.
@@ -47,19 +52,21 @@ def split_ops(
         calls: Number in the run by call, u1 of shape (256,).
         first_channel: Number in the run of the process's channel 0.
         channel_count: Channels of the process.
-        columns: Of shape (n,), in the order of the record's fields.
+        start: Row of the first record.
+        columns: Of shape (start + n or more,), in the order of the record's fields.
     """
     t_tsc, size_bytes, channel, ordinal, op, call, depth, flags, aux = columns
     head = (t_tsc, size_bytes, channel, ordinal)
     unknown = 0
-    for i in range(len(t_tsc)):
-        unknown += _split_head(words, i, first_channel, channel_count, head)
+    for i in range(len(words) // 4):
+        row = start + np.uint64(i)
+        unknown += _split_head(words, i, row, first_channel, channel_count, head)
         fourth = words[4 * i + 3]
-        op[i] = np.uint8(fourth)
-        call[i] = calls[np.uint8(fourth >> np.uint64(8))]
-        depth[i] = np.uint8(fourth >> np.uint64(16))
-        flags[i] = np.uint8(fourth >> np.uint64(24))
-        aux[i] = np.uint32(fourth >> np.uint64(32))
+        op[row] = np.uint8(fourth)
+        call[row] = calls[np.uint8(fourth >> np.uint64(8))]
+        depth[row] = np.uint8(fourth >> np.uint64(16))
+        flags[row] = np.uint8(fourth >> np.uint64(24))
+        aux[row] = np.uint32(fourth >> np.uint64(32))
     return unknown
 
 
@@ -69,6 +76,7 @@ def split_completions(
     calls: np.ndarray,
     first_channel: int,
     channel_count: int,
+    start: int,
     columns: tuple[np.ndarray, ...],
 ) -> int:
     """Fill the columns of ``completion`` records.
@@ -78,17 +86,19 @@ def split_completions(
         calls: See there.
         first_channel: See there.
         channel_count: See there.
+        start: See there.
         columns: See there.
     """
     t_tsc, size_bytes, channel, ordinal, status, op, call, depth, flags = columns
     head = (t_tsc, size_bytes, channel, ordinal)
     unknown = 0
-    for i in range(len(t_tsc)):
-        unknown += _split_head(words, i, first_channel, channel_count, head)
+    for i in range(len(words) // 4):
+        row = start + np.uint64(i)
+        unknown += _split_head(words, i, row, first_channel, channel_count, head)
         fourth = words[4 * i + 3]
-        status[i] = np.int32(np.uint32(fourth))
-        op[i] = np.uint8(fourth >> np.uint64(32))
-        call[i] = calls[np.uint8(fourth >> np.uint64(40))]
-        depth[i] = np.uint8(fourth >> np.uint64(48))
-        flags[i] = np.uint8(fourth >> np.uint64(56))
+        status[row] = np.int32(np.uint32(fourth))
+        op[row] = np.uint8(fourth >> np.uint64(32))
+        call[row] = calls[np.uint8(fourth >> np.uint64(40))]
+        depth[row] = np.uint8(fourth >> np.uint64(48))
+        flags[row] = np.uint8(fourth >> np.uint64(56))
     return unknown
