@@ -21,15 +21,10 @@ from numpy.typing import NDArray
 
 from sigmatrace.partition import Partition, Run
 from sigmatrace.schema import STAGE_TABLES, Columns, Fate
+from sigmatrace.stages import match_order
 from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.stages.match_doubts import doubts, lines_of
-from sigmatrace.stages.match_order import (
-    Order,
-    count_exchanged,
-    join_orders,
-    order_of,
-    restored,
-)
+from sigmatrace.stages.match_order import Order, restored
 from sigmatrace.stages.sums import Sums, add_sums, column_sums, sums_of
 from sigmatrace.text import count_text
 from sigmatrace.trace_format import OP_CLASS, Layer, Op, OpClass, layer_text
@@ -149,7 +144,7 @@ class Match(Stage):
                 np.concatenate([left.stop, right.stop]),
             ),
             add_sums(left.sums, right.sums),
-            join_orders(left.order, right.order),
+            match_order.join_orders(left.order, right.order),
         )
 
     def resolve(self, summary: Seen, run: Run) -> Matched:
@@ -157,7 +152,7 @@ class Match(Stage):
         groups = int(summary.key.max(initial=-1)) // 4 + 1
         every = _distinct(summary, groups)
         parts = every, _distinct_nested(summary, every)
-        exchanged = count_exchanged(summary.order, groups)
+        exchanged = match_order.count_exchanged(summary.order, groups)
         row = _rows(groups, run)
         table, over = _table(summary.sums, every.matched[0], exchanged, row, run)
         layer = run.column("channels", "layer")[row]
@@ -210,7 +205,7 @@ def _seen(part: Partition, ordinal: NDArray[np.uint32]) -> tuple[Seen, bool]:
         counts,
         *_union(*(column[:count] for column in runs)),
         sums_of(end[used].astype(np.uint64), sums[used]),
-        order_of(span[arrived], sums[arrived, 0]),
+        match_order.order_of(span[arrived], sums[arrived, 0]),
     )
     return seen, inverted == 0
 
