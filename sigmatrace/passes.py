@@ -34,6 +34,7 @@ class Work:
         stages: In their order, each with what it has resolved so far.
         exchanges, exporters: Those that take part.
         summed: Stages of which summaries are wanted.
+        unread: Columns that nobody reads (``Plan.unread``).
         run: What is known of the run.
         staging: Where exporters write.
         sink: Takes what partitions make.
@@ -44,6 +45,7 @@ class Work:
     exchanges: tuple[Exchange, ...]
     exporters: tuple[Exporter, ...]
     summed: tuple[Stage, ...]
+    unread: frozenset[tuple[str, str]]
     run: Run
     staging: Path
     sink: Sink
@@ -151,7 +153,7 @@ def _do_part(shared: Shared, spec: PartitionSpec, _turn: None) -> Outcome:
 
 def _made(work: Work, spec: PartitionSpec) -> Outcome:
     """Read a partition, apply the stages, sum up, and encode what exporters make of it."""
-    part, loss = read(spec)
+    part, loss = read(spec, work.unread)
     summaries = {}
     for stage, resolved in work.stages:
         with blamed(stage, f"apply of partition {spec.number}"):

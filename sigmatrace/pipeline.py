@@ -185,6 +185,7 @@ def _work(
         exchanges=chosen.exchanges if until is None else (),
         exporters=chosen.exporters if until is None else (),
         summed=(until,) if until else tuple(s for s in stages if s.is_summed),
+        unread=chosen.unread,
         run=run,
         staging=staging,
         sink=Sink(staging, until.name if until else "events"),
