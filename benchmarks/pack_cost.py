@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import machine
 import numpy as np
 
+from benchmarks import machine
 from sigmatrace.capture import items
 from sigmatrace.capture.index import find_rank_files, index_file
 from sigmatrace.capture.merge import merge

@@ -55,13 +55,13 @@ class Costs:
 
 def watch_all(costs: Costs) -> None:
     """Time what reads; stages and exporters are timed when they are made."""
-    from sigmatrace import pipeline
+    from sigmatrace import passes, pipeline
     from sigmatrace.capture import columns, items, read
 
     costs.watch(pipeline, "index_file", "index of files")
     costs.watch(pipeline, "merge", "index, merged")
     costs.watch(pipeline, "plan", "partitions")
-    costs.watch(pipeline, "read", "read: the rest")
+    costs.watch(passes, "read", "read: the rest")
     costs.watch(read, "_fetch", "read: copy from the page cache")
     costs.watch(items, "is_intact", "read: checksum")
     costs.watch(columns.EventTable, "add", "read: into columns")

@@ -34,7 +34,7 @@ class Work:
         stages: In their order, each with what it has resolved so far.
         exchanges, exporters: Those that take part.
         summed: Stages of which summaries are wanted.
-        unread: Columns (table, column) that nobody reads.
+        unread: Columns that nobody reads (``Plan.unread``).
         run: What is known of the run.
         staging: Where exporters write.
         sink: Takes what partitions make.
@@ -153,8 +153,7 @@ def _do_part(shared: Shared, spec: PartitionSpec, _turn: None) -> Outcome:
 
 def _made(work: Work, spec: PartitionSpec) -> Outcome:
     """Read a partition, apply the stages, sum up, and encode what exporters make of it."""
-    part, loss = read(spec)
-    part = replace(part, unread=work.unread)
+    part, loss = read(spec, work.unread)
     summaries = {}
     for stage, resolved in work.stages:
         with blamed(stage, f"apply of partition {spec.number}"):

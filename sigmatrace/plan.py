@@ -39,7 +39,7 @@ class Plan:
     @property
     def unread(self) -> frozenset[Column]:
         """Columns that stages can add to the reader's tables and that no other step requires."""
-        steps = (*self.stages, *self.exchanges, *self.exporters)
+        steps: tuple[Step | Exporter, ...] = (*self.stages, *self.exchanges, *self.exporters)
         made = {
             (table, column)
             for stage in self.stages
@@ -72,7 +72,7 @@ class Plan:
             )
         lines += [f"export     {exporter.name}" for exporter in self.exporters]
         if self.unread:
-            lines.append(f"not made   {_listed(self.unread)}: nobody reads them")
+            lines.append(f"unread     {_listed(self.unread)}: may be left out")
         lines.append(f"passes over event bytes: {self.passes}")
         return "\n".join(lines)
 

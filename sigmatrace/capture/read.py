@@ -7,7 +7,7 @@ and processes become those of the run.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -137,8 +137,14 @@ def plan(
     return specs
 
 
-def read(spec: PartitionSpec) -> tuple[Partition, ReadLoss]:
+def read(
+    spec: PartitionSpec, unread: Set[tuple[str, str]] = frozenset()
+) -> tuple[Partition, ReadLoss]:
     """Read the events of a partition.
+
+    Args:
+        spec: Of what it consists.
+        unread: For ``Partition.unread``.
 
     Returns:
         The partition with all tables of ``schema.EVENT_TABLES`` (empty ones too), and what
@@ -155,7 +161,7 @@ def read(spec: PartitionSpec) -> tuple[Partition, ReadLoss]:
             loss.add(piece.base.proc, schema, added)
     named = {EVENT_NAMES[schema]: table.table() for schema, table in tables.items()}
     none = {name: empty(name) for name in EVENT_NAMES.values()}
-    return Partition(spec.number, {**none, **named}), loss
+    return Partition(spec.number, {**none, **named}, unread), loss
 
 
 def _rows(spec: PartitionSpec) -> dict[Schema, int]:

@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 
 from sigmatrace.partition import Partition, Run
 from sigmatrace.schema import STAGE_TABLES, Columns, Fate
+from sigmatrace.stages import match_order
 from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.stages.match_doubts import doubts, lines_of
-from sigmatrace.stages.match_order import Order, count_exchanged, join_orders, restore
+from sigmatrace.stages.match_order import Order, restored
 from sigmatrace.stages.sums import Sums, add_sums, column_sums, sums_of
 from sigmatrace.text import count_text
 from sigmatrace.trace_format import OP_CLASS, Layer, Op, OpClass, layer_text
@@ -118,7 +119,7 @@ class Match(Stage):
             return part
         from sigmatrace.stages.kernels.match import flow_kernel
 
-        ordinal = _restored(part)
+        ordinal = restored(part)
         flow = np.empty(ordinal.size, np.uint64)
         flow_kernel(*(part.column("ops", name) for name in ("group", "fate")), ordinal, flow)
         return part.with_columns("ops", {"flow": flow})
@@ -131,7 +132,7 @@ class Match(Stage):
             seen, _ = _seen(part, part.column("ops", "flow").astype(np.uint32))
             return seen
         seen, is_in_order = _seen(part, part.column("ops", "ordinal"))
-        return seen if is_in_order else _seen(part, _restored(part))[0]
+        return seen if is_in_order else _seen(part, restored(part))[0]
 
     def combine(self, left: Seen, right: Seen) -> Seen:
         """Merge the runs of both."""
@@ -143,7 +144,7 @@ class Match(Stage):
                 np.concatenate([left.stop, right.stop]),
             ),
             add_sums(left.sums, right.sums),
-            join_orders(left.order, right.order),
+            match_order.join_orders(left.order, right.order),
         )
 
     def resolve(self, summary: Seen, run: Run) -> Matched:
@@ -151,7 +152,7 @@ class Match(Stage):
         groups = int(summary.key.max(initial=-1)) // 4 + 1
         every = _distinct(summary, groups)
         parts = every, _distinct_nested(summary, every)
-        exchanged = count_exchanged(summary.order, groups)
+        exchanged = match_order.count_exchanged(summary.order, groups)
         row = _rows(groups, run)
         table, over = _table(summary.sums, every.matched[0], exchanged, row, run)
         layer = run.column("channels", "layer")[row]
@@ -180,12 +181,6 @@ class Match(Stage):
         return [*_lines(resolved.ledger), *lines_of(resolved.ledger)]
 
 
-def _restored(part: Partition) -> NDArray[np.uint32]:
-    """Return the ordinals in the order of posting."""
-    columns = ("channel", "op", "fate", "ordinal", "aux")
-    return restore(*(part.column("ops", name) for name in columns))
-
-
 def _seen(part: Partition, ordinal: NDArray[np.uint32]) -> tuple[Seen, bool]:
     """Return the messages that a partition saw, and whether these ordinals need no restoring.
 
@@ -210,7 +205,7 @@ def _seen(part: Partition, ordinal: NDArray[np.uint32]) -> tuple[Seen, bool]:
         counts,
         *_union(*(column[:count] for column in runs)),
         sums_of(end[used].astype(np.uint64), sums[used]),
-        _order(span[arrived], sums[arrived, 0]),
+        match_order.order_of(span[arrived], sums[arrived, 0]),
     )
     return seen, inverted == 0
 
@@ -223,13 +218,6 @@ def _nothing() -> Seen:
         Sums(np.zeros(0, np.uint64), np.zeros((0, 5), np.uint64)),
         Order(*(none for _ in range(6))),
     )
-
-
-def _order(span: Ints, count: NDArray[np.uint64]) -> Order:
-    """Return the ranges of arrivals from the kernel's rows of channels with arrivals."""
-    _, _, key, low, high, posted_low, posted_high, _ = span.T
-    top = 2**32 - 1
-    return Order(key >> 2, top - low, high, top - posted_low, posted_high, count.astype(np.int64))
 
 
 def _union(key: Ints, begin: Ints, stop: Ints) -> tuple[Ints, Ints, Ints]:

@@ -7,10 +7,17 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
+from sigmatrace.partition import Partition
 from sigmatrace.schema import Fate
 from sigmatrace.trace_format import Op
 
 Ints = NDArray[np.int64]
+
+
+def restored(part: Partition) -> NDArray[np.uint32]:
+    """Return the ordinals of a partition's operations, arrivals in the order of posting."""
+    columns = ("channel", "op", "fate", "ordinal", "aux")
+    return restore(*(part.column("ops", name) for name in columns))
 
 
 def restore(
@@ -78,6 +85,13 @@ class Order:
     posted_low: Ints
     posted_high: Ints
     count: Ints
+
+
+def order_of(span: Ints, count: NDArray[np.uint64]) -> Order:
+    """Return the ranges of arrivals from rows of ``runs_kernel`` that have some."""
+    _, _, key, low, high, posted_low, posted_high, _ = span.T
+    top = 2**32 - 1
+    return Order(key >> 2, top - low, high, top - posted_low, posted_high, count.astype(np.int64))
 
 
 def join_orders(left: Order, right: Order) -> Order:

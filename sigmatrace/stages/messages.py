@@ -17,6 +17,8 @@ from sigmatrace.schema import STAGE_TABLES, Columns
 from sigmatrace.stages.base import Exchange
 from sigmatrace.trace_format import Op, OpFlag
 
+_WORST_FIRST = [("count_all", "descending"), ("src_proc", "ascending"), ("dst_proc", "ascending")]
+
 BLOCK_BITS = np.uint64(16)
 """Messages of one group are spread over buckets in blocks of this many, not all in one."""
 COLUMNS = ("flow", "op", "flags", "lossy", "src_proc", "dst_proc", "layer", "size_bytes", "t_ns")
@@ -76,7 +78,7 @@ class Messages(Exchange):
         differ = known & (column(joined, "size_bytes") != column(joined, "received_bytes"))
         pairs = joined.select(["src_proc", "dst_proc"]).filter(pa.array(back))
         counts = pairs.group_by(["src_proc", "dst_proc"]).aggregate([([], "count_all")])
-        worst = counts.sort_by([("count_all", "descending")]).slice(0, 20).to_pylist()
+        worst = counts.sort_by(_WORST_FIRST).slice(0, 20).to_pylist()
         return {
             "messages": joined.num_rows,
             "received_before_sent": int(back.sum()),

@@ -41,6 +41,20 @@ def test_a_before_stage_costs_a_pass_and_the_text_says_so():
     assert made.text().endswith("passes over event bytes: 2")
 
 
+def test_columns_that_nobody_requires_are_unread_and_the_text_says_so():
+    made = plan.make([A, B], [exporter({})])
+    assert made.unread == {("ops", "y")}
+    assert "unread     ops.{y}: may be left out" in made.text()
+    assert plan.make([A, B, C], [exporter({})]).unread == set()
+    assert plan.make([A, B], [exporter({"ops": {}})]).unread == set()
+
+
+def test_whole_tables_and_tables_that_stages_add_are_never_unread():
+    adder = stage("adder", {}, {"totals": {"n": "u8"}})
+    type(adder).adds = {"extra": {"z": "u1"}}
+    assert plan.make([adder], []).unread == set()
+
+
 def test_missing_producer_names_the_built_in_stage():
     with pytest.raises(PipelineError, match=r"b requires ops\.t_ns.*stage clock would"):
         plan.make([stage("b", {"ops": {"t_ns": "i8"}})], [])

@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+import numpy as np
+
+from sigmatrace.partition import Partition, without_rows
+
+
+def test_columns_are_added_and_replaced_in_place():
+    part = without_rows({"ops": {"a": "u4", "b": "i8"}})
+    grown = part.with_columns("ops", {"a": np.zeros(0, np.uint8), "c": np.zeros(0, np.int32)})
+    assert grown.tables["ops"].column_names == ["a", "b", "c"]
+    assert grown.column("ops", "a").dtype == np.uint8
+    assert part.tables["ops"].column_names == ["a", "b"]
+    assert grown.tables["ops"].num_rows == 0
+
+
+def test_what_nobody_reads_is_known_after_columns_were_added():
+    part = Partition(0, without_rows({"ops": {"a": "u4"}}).tables, frozenset({("ops", "x")}))
+    grown = part.with_columns("ops", {"y": np.zeros(0, np.uint8)})
+    assert [grown.is_read("ops", name) for name in ("a", "x", "y")] == [True, False, True]
