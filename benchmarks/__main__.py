@@ -1,4 +1,4 @@
-"""``make bench``: capture cost, unchosen layers, the pipeline, peers, packing, Table I; in 10 minutes.
+"""``make bench``: capture cost, the pipeline, peers, packing, Table I; in 10 minutes.
 
 usage: python -m benchmarks [NAME [OPTION...]]: one of them alone, with its options
 """
@@ -14,6 +14,7 @@ NAMES = (
     "verbs_cost",
     "unchosen_layer",
     "pipeline_speed",
+    "stage_cost",
     "peers_speed",
     "pack_cost",
     "table1",
