@@ -54,6 +54,25 @@ class MatrixConfig(ExportConfig):
 
 
 @dataclass
+class PerfettoConfig(ExportConfig):
+    """The time line for Perfetto. Counters are always of the whole run; the rest may be chosen.
+
+    Attributes:
+        window: Slices and instants of this time alone, "10s..12.5s" (``sigmatrace.window``).
+        ranks: Those of these ranks alone, "0-15,64".
+        qps: Those of queue pairs with these numbers alone, "0x11,18-20".
+        ops: Operations of these kinds alone, "send,write".
+        budget_mb: Size in MB that the trace should not exceed: the time shown is cut to fit.
+    """
+
+    window: str | None = None
+    ranks: str | None = None
+    qps: str | None = None
+    ops: str | None = None
+    budget_mb: int = 1000
+
+
+@dataclass
 class ThreadsConfig:
     """Threads of this process (kernels release the interpreter's lock)."""
 
@@ -131,6 +150,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "stage": StageConfig,
         "export": ExportConfig,
         "matrix": MatrixConfig,
+        "perfetto": PerfettoConfig,
     },
     "schema/cluster": {
         "threads": ThreadsConfig,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -123,6 +123,7 @@ def correlate(
         else:
             continue
         run = _resolve(stage, summary, run, resolved)
+    chosen = replace(chosen, exporters=tuple(_prepared(one, run) for one in chosen.exporters))
     work = _work(chosen, run, resolved, staging)
     outcome = _compute(work, indexed, cluster, "events", progress)
     late = damage_rows(indexed.files, indexed.bases, outcome.loss)
@@ -166,6 +167,11 @@ def _resolve(stage: Stage, summary: Any, run: Run, resolved: dict[str, Any]) -> 
         known = stage.resolve(summary, run)
         resolved[stage.name] = known
         return run.with_results(stage.results(known), stage.facts(known))
+
+
+def _prepared(exporter: Exporter, run: Run) -> Exporter:
+    with blamed(exporter, "prepared"):
+        return exporter.prepared(run)
 
 
 def _finish(exporter: Exporter, pieces: Sequence[Piece], run: Run, staging: Path) -> Exported:

@@ -53,7 +53,7 @@ def text(
     for name, made in files.items():
         lines += [f"  {path}" for path in made]
         if name in hints:
-            lines.append(f"    {hints[name]}")
+            lines += [f"    {line}" for line in hints[name].splitlines()]
     lines += [f"  {out / name}" for name in (SUMMARY, LEDGER, RUN)]
     lines += [f"WARNING: the ledger does not balance: {x}" for x in ledger.violated(book)]
     return "\n".join(lines)

@@ -18,15 +18,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 
+from sigmatrace.errors import ConfigError
 from sigmatrace.export import perfetto_flows as flows
 from sigmatrace.export import perfetto_packets as packets
 from sigmatrace.export.base import Exported, Exporter, Piece, places
+from sigmatrace.export.perfetto_budget import MB, Plan, plan
 from sigmatrace.export.perfetto_calls import completions, operations
+from sigmatrace.export.perfetto_choice import TABLES, Choice, Chosen
+from sigmatrace.export.perfetto_chosen import arrows_equation, left_out
 from sigmatrace.export.perfetto_counters import (
     Counters,
     amounts_of,
@@ -51,7 +56,7 @@ from sigmatrace.export.perfetto_settle import SEGMENT, Settled, settle
 from sigmatrace.export.perfetto_tracks import Tracks
 from sigmatrace.export.perfetto_verbs import VERBS_COLUMNS, cqe_rows, request_rows
 from sigmatrace.partition import Partition, Run
-from sigmatrace.schema import Columns
+from sigmatrace.schema import STAGE_TABLES, Columns
 from sigmatrace.text import counted
 
 OUTPUT = "trace.pftrace"
@@ -109,6 +114,7 @@ class PerfettoExporter(Exporter):
             "flow": "u8",
         },
         "completions": {
+            "proc": "i4",
             "thread": "u4",
             "t_ns": "i8",
             "size_bytes": "u8",
@@ -141,6 +147,7 @@ class PerfettoExporter(Exporter):
         "calls": {"call": "u1", "text": "str"},
         "names": {"proc": "i4", "name": "u4", "text": "str"},
         **OBJECT_COLUMNS,
+        "chunk_times": STAGE_TABLES["chunk_times"],
         "timeline": {
             "bin": "u4",
             "proc": "i4",
@@ -150,15 +157,37 @@ class PerfettoExporter(Exporter):
         },
     }
 
+    def __init__(
+        self,
+        window: str | None = None,
+        ranks: str | None = None,
+        qps: str | None = None,
+        ops: str | None = None,
+        budget_mb: int = 1000,
+    ) -> None:
+        if budget_mb < 1:
+            raise ConfigError("export.perfetto.budget_mb must be at least 1", f"it is {budget_mb}")
+        self._choice = Choice.parse("export.perfetto", window, ranks, qps, ops)
+        self._budget_bytes = budget_mb * MB
+        self._plan = Plan(Chosen())
+
+    def prepared(self, run: Run) -> PerfettoExporter:
+        """Choose what is shown as slices and instants: what was asked for, within the budget."""
+        own = copy(self)
+        own._plan = plan(self._choice, self._budget_bytes, run, Tracks.of(run))
+        return own
+
     def write(self, part: Partition, run: Run, staging: Path) -> Piece:
         """Encode a partition's events; keep what ``finish`` needs of marks and queue pairs."""
-        tracks = Tracks.of(run)
+        tracks, chosen = Tracks.of(run), self._plan.chosen
+        shown = {name: chosen.only(part, name, tracks) for name in TABLES}
+        reaching = chosen.reaching(part, tracks)
         name = f"perfetto-{part.number:06d}"
         base_ns = fact_ns(run, "base_ns")
         writer = PieceWriter(part.number, tracks, base_ns)
         records = {
-            "op_records": writer.write(operations(part, run, tracks)),
-            "completion_records": writer.write(completions(part, tracks)),
+            "op_records": writer.write(operations(shown["ops"], run, tracks)),
+            "completion_records": writer.write(completions(shown["completions"], tracks)),
             "request_records": 0,
             "cqe_records": 0,
             "doorbell_records": 0,
@@ -169,20 +198,22 @@ class PerfettoExporter(Exporter):
             "one_sided_targets_unknown": 0,
         }
         if tracks.qps.keys.size:
-            records["qp_operations"] = writer.write(post_rows(part, run, tracks))
-            records["one_sided_arrivals"] = writer.write(by_peer_rows(part, run, tracks))
+            records["qp_operations"] = writer.write(post_rows(shown["ops"], run, tracks))
+            records["one_sided_arrivals"] = writer.write(by_peer_rows(reaching, run, tracks))
             records["one_sided_targets_unknown"] = targets_not_known(part, tracks)
-            records["request_records"] = writer.write(request_rows(part, tracks))
-            records["cqe_records"] = writer.write(cqe_rows(part, tracks))
+            records["request_records"] = writer.write(request_rows(shown["requests"], tracks))
+            records["cqe_records"] = writer.write(cqe_rows(shown["cqes"], tracks))
         if tracks.gpus.keys.size:
-            doorbells, records["doorbells_twice"] = doorbell_rows(part, tracks)
+            doorbells, records["doorbells_twice"] = doorbell_rows(shown["doorbells"], tracks)
             records["doorbell_records"] = writer.write(doorbells) - records["doorbells_twice"]
-            records["kernel_records"] = writer.write(kernel_rows(part, run, tracks))
+            records["kernel_records"] = writer.write(kernel_rows(shown["kernels"], run, tracks))
         heads, ends = flows.collect(writer.written, base_ns)
         save_queues(staging / f"{name}.queues", part, tracks)
-        for table in ("request", "cqe", "doorbell", "kernel"):
-            shown = records[f"{table}_records"]
-            records[f"{table}_left_out"] = part.tables[f"{table}s"].num_rows - shown
+        for schema in SHOWN:
+            records[f"{schema}_left_out"] = (
+                part.tables[f"{schema}s"].num_rows - records[f"{schema}_records"]
+            )
+        records.update(left_out(part, shown, reaching, tracks))
         records["wqe_left_out"] = part.tables["wqes"].num_rows
         records["target_left_out"] = part.tables["targets"].num_rows
         records["aggregate_left_out"] = part.tables["aggregates"].num_rows
@@ -202,7 +233,9 @@ class PerfettoExporter(Exporter):
         found = [_kept(staging / piece.files[0]) for piece in pieces]
         marks = np.concatenate([np.empty(0, MARK), *(kept["marks"] for kept in found)])
         key, texts = mark_texts(run, marks)
-        rows, counts = regions(marks, key, texts, tracks)
+        every, counts = regions(marks, key, texts, tracks)
+        rows = self._plan.chosen.regions(every, tracks)
+        counts["regions_left_out"] = every.track.size - rows.track.size
         last = max((p.number for p in pieces), default=0) + 1
         writer = PieceWriter(last, tracks, fact_ns(run, "base_ns"))
         writer.write(rows)
@@ -231,7 +264,7 @@ class PerfettoExporter(Exporter):
         ends = [kept["heads"] for kept in found], places(pieces, flows.ENDS)
         total.update(flows.count(*ends, staging / flows.ENDS))
         total.update(_counted(counters, depths))
-        return Exported((OUTPUT,), dict(total), _hint(total, base_ns), balance(total))
+        return Exported((OUTPUT,), dict(total), _hint(total, base_ns, self._plan), balance(total))
 
 
 def _counted(counters: Sequence[Counters], depths: Depths) -> Mapping[str, int]:
@@ -244,7 +277,7 @@ def _counted(counters: Sequence[Counters], depths: Depths) -> Mapping[str, int]:
     return {**counts, "counters": sum(counts.values())}
 
 
-def _hint(counts: Mapping[str, int], base_ns: int) -> str:
+def _hint(counts: Mapping[str, int], base_ns: int, made: Plan) -> str:
     hint = f"open {OUTPUT} in Perfetto's viewer; its zero is Unix time {base_ns} ns"
     if counts["aggregate_left_out"]:
         rows = counted(
@@ -256,7 +289,7 @@ def _hint(counts: Mapping[str, int], base_ns: int) -> str:
     if counts["flows_backwards"]:
         shown = counted(counts["flows_backwards"], "message")
         hint += f"; {shown} without an arrow: received before sent (clocks)"
-    return hint
+    return "\n".join([hint, *made.notes(counts)])
 
 
 def balance(counts: Mapping[str, int]) -> list[dict[str, Any]]:
@@ -270,9 +303,9 @@ def balance(counts: Mapping[str, int]) -> list[dict[str, Any]]:
         {
             "name": "slices + instants = operations + completions + requests + cqes + doorbells"
             " + kernels + regions + instants of the program + operations on tracks of queue pairs"
-            " + one-sided arrivals + doorbells on a second track + notes",
+            " + one-sided arrivals + doorbells on a second track + notes - regions left out",
             "left": counts["slices"] + counts["instants"],
-            "right": events + regions,
+            "right": events + regions - counts["regions_left_out"],
         },
         {
             "name": "marks = 2 closed regions + open + stray ends + instants + counters + unknown",
@@ -284,11 +317,7 @@ def balance(counts: Mapping[str, int]) -> list[dict[str, Any]]:
             "left": counts["counters"],
             "right": sum(counts[f"{what}_counters"] for what in ("mark", "traffic", "object")),
         },
-        {
-            "name": "matched + one-sided arrivals = flows + receives before their sends",
-            "left": ["stages.match.sends_matched", counts["one_sided_arrivals"]],
-            "right": counts["flows"] + counts["flows_backwards"],
-        },
+        arrows_equation(counts),
     ]
 
 
