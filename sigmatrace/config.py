@@ -21,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 
 import sigmatrace
 from sigmatrace.errors import ConfigError
+from sigmatrace.window import Window
 
 RESUMES = ("own", "any", "none")
 GROUPS = ("stage", "export", "cluster", "preset")
@@ -118,6 +119,7 @@ class Config:
         run: Folder of the trace files.
         out: Where the output goes; default ``RUN/sigmatrace-out``.
         run_id: Which run to read when files of several lie in the folder.
+        window: Read this time alone, "10s..12.5s" (``sigmatrace.window``).
         strict: Any loss is an error.
         overwrite: Replace an output that is already there.
         resume: Go on where a killed run of the same options and files was: "own" (one of this
@@ -133,6 +135,7 @@ class Config:
     run: str = REQUIRED
     out: str | None = None
     run_id: str | None = None
+    window: str | None = None
     strict: bool = False
     overwrite: bool = False
     resume: str = "own"
@@ -222,6 +225,7 @@ class Settings:
     run: Path
     out: Path
     run_id: str | None
+    window: Window | None
     strict: bool
     overwrite: bool
     resume: str
@@ -263,8 +267,11 @@ def check(config: DictConfig) -> Settings:
         raise ConfigError("out= is empty", "give a folder, or leave it out")
     base = Path(run).resolve()
     place = Path(str(out)).resolve() if out is not None else base / "sigmatrace-out"
-    others = {key: options[key] for key in known if key not in ("run", "out")}
-    return Settings(run=base, out=place, options=options, **others)
+    window = None if options["window"] is None else Window.parse("window", options["window"])
+    if window is not None and "clock" not in options["stage"]:
+        raise ConfigError("window= needs times of events", "add clock to stage=[...]")
+    others = {key: options[key] for key in known if key not in ("run", "out", "window")}
+    return Settings(run=base, out=place, window=window, options=options, **others)
 
 
 def _check_node(at: str, node: Any) -> None:

@@ -64,7 +64,8 @@ def text_of(begin_ns: int, end_ns: int, base_ns: int) -> str:
     """Return a window as a user would write it, after the run's zero.
 
     Args:
-        begin_ns, end_ns: Unix ns; ``-EVER_NS`` and ``EVER_NS``: no limit.
+        begin_ns: Unix ns, ``-EVER_NS``: no limit.
+        end_ns: Unix ns, ``EVER_NS``: no limit.
         base_ns: Unix ns of the run's zero.
     """
     begin = "" if begin_ns <= -EVER_NS else _seconds(begin_ns - base_ns)

@@ -28,6 +28,7 @@ from sigmatrace.errors import ConfigError
 from sigmatrace.export import perfetto_flows as flows
 from sigmatrace.export import perfetto_packets as packets
 from sigmatrace.export.base import Exported, Exporter, Piece, places
+from sigmatrace.export.perfetto_activity import activity_counters
 from sigmatrace.export.perfetto_budget import MB, Plan, plan
 from sigmatrace.export.perfetto_calls import completions, operations
 from sigmatrace.export.perfetto_choice import TABLES, Choice, Chosen
@@ -60,6 +61,7 @@ from sigmatrace.schema import STAGE_TABLES, Columns
 from sigmatrace.text import counted
 
 OUTPUT = "trace.pftrace"
+_COUNTERS = ("mark", "traffic", "object", "activity")
 SHOWN = ("op", "completion", "request", "cqe", "doorbell", "kernel")
 """Schemas of which each record is a slice or an instant, or is counted as left out."""
 
@@ -242,11 +244,14 @@ class PerfettoExporter(Exporter):
         absent = writer.write(absence_rows(run, tracks, fact_ns(run, "base_ns")))
         summaries = [(kept["segments"], kept["borders"]) for kept in found]
         summaries.append(writer.summary())
-        traffic = traffic_counters(run, tracks, tracks.free)
+        activity = activity_counters(run, tracks, tracks.free)
+        traffic = traffic_counters(run, tracks, activity.next_uuid)
         own = mark_counters(marks, key, texts, tracks, traffic.next_uuid)
         amounts = [kept["amounts"] for kept in found]
-        counters = [traffic, own, *object_counters(run, tracks, amounts, own.next_uuid)]
-        depths = Depths([staging / piece.files[1] for piece in pieces], tracks)
+        counters = [activity, traffic, own, *object_counters(run, tracks, amounts, own.next_uuid)]
+        window = self._plan.chosen.begin_ns, self._plan.chosen.end_ns
+        queues = [staging / piece.files[1] for piece in pieces]
+        depths = Depths(queues, tracks, window, fact_ns(run, "bin_ns"))
         base_ns = _zero(run, summaries, counters)
         with (staging / OUTPUT).open("r+b") as out:
             starts = [*places(pieces, OUTPUT), out.seek(0, 2)]
@@ -268,13 +273,14 @@ class PerfettoExporter(Exporter):
 
 
 def _counted(counters: Sequence[Counters], depths: Depths) -> Mapping[str, int]:
-    traffic, own, *objects = (some.uuid.size for some in counters)
+    activity, traffic, own, *objects = (some.uuid.size for some in counters)
     counts = {
+        "activity_counters": activity,
         "traffic_counters": traffic,
         "mark_counters": own,
         "object_counters": sum(objects) + depths.values,
     }
-    return {**counts, "counters": sum(counts.values())}
+    return {**counts, "counters": sum(counts.values()), "depths_thinned": depths.thinned}
 
 
 def _hint(counts: Mapping[str, int], base_ns: int, made: Plan) -> str:
@@ -313,9 +319,9 @@ def balance(counts: Mapping[str, int]) -> list[dict[str, Any]]:
             "right": regions + ends + counts["mark_counters"] + counts["mark_unknown"],
         },
         {
-            "name": "counters = those of the program + of the traffic + of objects",
+            "name": "counters = those of the program + of the traffic + of objects + of the index",
             "left": counts["counters"],
-            "right": sum(counts[f"{what}_counters"] for what in ("mark", "traffic", "object")),
+            "right": sum(counts[f"{what}_counters"] for what in _COUNTERS),
         },
         arrows_equation(counts),
     ]

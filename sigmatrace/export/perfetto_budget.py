@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 
@@ -92,9 +93,11 @@ def plan(choice: Choice, budget_bytes: int, run: Run, tracks: Tracks) -> Plan:
     """
     base_ns = int(str(run.facts["base_ns"]))
     chosen = Chosen.of(choice, tracks, base_ns)
-    cost = _Cost.of(run, tracks, chosen)
-    needed = cost.before(chosen.end_ns) + cost.counters
-    made = Plan(chosen, base_ns, budget_bytes, int(needed), chosen.end_ns)
+    first, last = cast("tuple[int, int]", run.facts.get("window_ns", (-EVER_NS, EVER_NS)))
+    asked_end_ns = min(chosen.end_ns, last)
+    cost = _Cost.of(run, tracks, chosen, max(chosen.begin_ns, first))
+    needed = cost.before(asked_end_ns) + cost.counters
+    made = Plan(chosen, base_ns, budget_bytes, int(needed), asked_end_ns)
     if needed <= budget_bytes:
         return made
     end_ns = cost.end(budget_bytes - cost.counters)
@@ -116,7 +119,7 @@ class _Cost:
     counters: int
 
     @classmethod
-    def of(cls, run: Run, tracks: Tracks, chosen: Chosen) -> _Cost:
+    def of(cls, run: Run, tracks: Tracks, chosen: Chosen, begin_ns: int) -> _Cost:
         names = ("proc", "schema", "count", "first_ns", "last_ns")
         proc, schema, count, first, last = (run.column("chunk_times", name) for name in names)
         layers = len(np.unique(run.column("channels", "layer")))
@@ -128,7 +131,7 @@ class _Cost:
         size = count * _bytes_of(run, tracks, proc, schema)
         t_ns, total = cumulated(first, last, size)
         if t_ns.size:
-            total = total - np.interp(chosen.begin_ns, t_ns, total)
+            total = total - np.interp(begin_ns, t_ns, total)
         return cls(t_ns, np.maximum(total, 0), values * COUNTER_BYTES)
 
     def before(self, end_ns: int) -> float:
@@ -148,7 +151,7 @@ def _bytes_of(run: Run, tracks: Tracks, proc: np.ndarray, schema: np.ndarray) ->
     """Return bytes ``(n,)`` i8 of a record of each chunk."""
     per_record = np.zeros(256, np.int64)
     per_record[[int(one) for one in _BYTES]] = list(_BYTES.values())
-    size = per_record[schema]
+    size: np.ndarray = per_record[schema]
     modes = np.array(
         [mode == "full" for mode in run.tables["processes"].column("mode").to_pylist()]
     )

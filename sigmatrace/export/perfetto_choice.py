@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -234,7 +235,8 @@ def overlaps(begin_ns: np.ndarray, end_ns: np.ndarray, low_ns: int, high_ns: int
         begin_ns: ``(n,)`` i8.
         end_ns: ``(n,)`` i8; an instant, which ends where it begins, is inside or not. A span that
             ends at ``low_ns`` has no part inside.
-        low_ns, high_ns: Of the window.
+        low_ns: Begin of the window.
+        high_ns: Its end.
     """
     mask: Mask = (begin_ns < high_ns) & ((end_ns > low_ns) | (begin_ns >= low_ns))
     return mask
@@ -267,7 +269,8 @@ def _spans(part: Partition, table: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _qps_of_channels(part: Partition, tracks: Tracks) -> np.ndarray:
-    return tracks.qps.channel[part.column("ops", "channel")]
+    qps: np.ndarray = tracks.qps.channel[part.column("ops", "channel")]
+    return qps
 
 
 def _no_qps(part: Partition, tracks: Tracks) -> np.ndarray:
@@ -285,7 +288,7 @@ def _same(ops: Mask) -> Mask:
     return ops
 
 
-def _by_opcode(meaning: Mapping[int, Sequence[Op]]) -> Callable[[Mask], Mask]:
+def _by_opcode(meaning: Mapping[Any, Sequence[Op]]) -> Callable[[Mask], Mask]:
     def of_ops(ops: Mask) -> Mask:
         found = np.zeros(256, bool)
         for opcode, may_be in meaning.items():

@@ -101,10 +101,10 @@ def ticks_at(clocks: Clocks, t_ns: int) -> np.ndarray:
     first or the last one.
     """
     proc = np.arange(clocks.map_of_proc.size, dtype=np.int32)
-    center = clocks.ref_tsc[clocks.map_of_proc]
+    center: np.ndarray = clocks.ref_tsc[clocks.map_of_proc]
     # The map counts ticks from a reference, modulo 2^64: half of them are before it.
     half = np.uint64(2**63 - 1)
-    low = center - np.minimum(center, half)
+    low: np.ndarray = center - np.minimum(center, half)
     high = center + np.minimum(np.uint64(2**64 - 1) - center, half)
     while (low < high).any():
         middle = low + (high - low) // np.uint64(2)
