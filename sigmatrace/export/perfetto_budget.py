@@ -24,17 +24,20 @@ MB = 10**6
 _BINS = 2048
 _DIRECTIONS = 2
 _BYTES = {
-    Schema.OP: 50,
-    Schema.COMPLETION: 35,
+    Schema.OP: 45,
+    Schema.COMPLETION: 28,
     Schema.REQUEST: 100,
     Schema.CQE: 125,
-    Schema.DOORBELL: 70,
+    Schema.DOORBELL: 80,
     Schema.KERNEL: 75,
 }
-"""Bytes of a record in the trace, as measured (docs/perfetto.md), rounded up."""
-_TIMED_CALL_BYTES = 25
-"""What an operation takes besides in mode ``full``, where it has an end; those of queue pairs take
-as much in all modes: they have more arguments, and are shown on the queue pair's track, too."""
+"""Bytes of a record in the trace, with its arrow and its value of a counter, rounded up
+(docs/perfetto.md has what was measured)."""
+_TIMED_CALL_BYTES = 10
+"""What an operation takes besides in mode ``full``, where many have an end."""
+_POSTED_BYTES = 65
+"""What one of a process with queue pairs takes besides: it has more arguments, and is shown at its
+queue pair, too, or at the one that it reaches."""
 
 
 @dataclass(frozen=True)
@@ -157,8 +160,8 @@ def _bytes_of(run: Run, tracks: Tracks, proc: np.ndarray, schema: np.ndarray) ->
     )
     posts = np.zeros(modes.size, bool)
     posts[tracks.qps.proc] = True
-    for longer in (modes, posts):
-        size += np.where((schema == Schema.OP) & longer[proc], _TIMED_CALL_BYTES, 0)
+    for longer, more in ((modes, _TIMED_CALL_BYTES), (posts, _POSTED_BYTES)):
+        size += np.where((schema == Schema.OP) & longer[proc], more, 0)
     return size
 
 
