@@ -108,7 +108,7 @@ def test_the_time_is_cut_to_the_budget(tmp_path, chosen, share):
     budget = round(size * share / MB)
     tp, counts, made = chosen(f"export.perfetto.budget_mb={budget}", "partition_mb=2", of=folder)
     small = (made.out / OUTPUT).stat().st_size
-    assert budget * MB * 0.5 < small < budget * MB * 1.05
+    assert budget * MB * 0.4 < small < budget * MB * 1.05
     assert counts["op_left_out"] > 0
     line = next(line for line in made.text().splitlines() if "the budget is" in line)
     rest = line.split("(")[1].split(" ")[0]
@@ -124,9 +124,9 @@ def test_the_time_is_cut_to_the_budget(tmp_path, chosen, share):
 def test_queue_pairs_and_ranks_of_gpus(tmp_path, chosen):
     how = GpuRun(ranks=3, doorbells=60, completed=0.7)
     generate_gpu(tmp_path / "gpus", how)
-    tp, whole, made = chosen(of=tmp_path / "gpus")
+    tp, whole, _ = chosen(of=tmp_path / "gpus")
     names = "select distinct name from track where name like 'QP 0x%' order by name"
-    numbers = [row["name"].split()[1] for row in tp.query(names)]
+    numbers = sorted({row["name"].split()[1] for row in tp.query(names)})
     options = {"of": tmp_path / "gpus"}
     shown = []
     for number in numbers:

@@ -77,7 +77,8 @@ def test_an_equation_about_nothing_is_an_error_that_names_it(side):
 def test_records_that_vanish_are_found():
     book = ledger.build(an_account(read=9), {}, {})
     assert ledger.violated(book) == [
-        "op: written + recovered + surplus = read + damaged + bad_channel + unused + missing: "
+        "op: written + recovered + surplus = read + damaged + bad_channel + unused + outside + "
+        "not_read + missing: "
         "10 is not 9"
     ]
 
