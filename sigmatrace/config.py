@@ -267,11 +267,17 @@ def check(config: DictConfig) -> Settings:
         raise ConfigError("out= is empty", "give a folder, or leave it out")
     base = Path(run).resolve()
     place = Path(str(out)).resolve() if out is not None else base / "sigmatrace-out"
-    window = None if options["window"] is None else Window.parse("window", options["window"])
-    if window is not None and "clock" not in options["stage"]:
-        raise ConfigError("window= needs times of events", "add clock to stage=[...]")
+    window = _window(options["window"], options["stage"])
     others = {key: options[key] for key in known if key not in ("run", "out", "window")}
     return Settings(run=base, out=place, window=window, options=options, **others)
+
+
+def _window(text: str | None, stages: Iterable[str]) -> Window | None:
+    if text is None:
+        return None
+    if "clock" not in stages:
+        raise ConfigError("window= needs times of events", "add clock to stage=[...]")
+    return Window.parse("window", text)
 
 
 def _check_node(at: str, node: Any) -> None:
