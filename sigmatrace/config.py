@@ -64,6 +64,7 @@ class PerfettoConfig(ExportConfig):
         qps: Those of queue pairs with these numbers alone, "0x11,18-20".
         ops: Operations of these kinds alone, "send,write".
         budget_mb: Size in MB that the trace should not exceed: the time shown is cut to fit.
+        split: Several files, "ranks:32" or "time:10s", and an overview; the budget is of each.
     """
 
     window: str | None = None
@@ -71,6 +72,7 @@ class PerfettoConfig(ExportConfig):
     qps: str | None = None
     ops: str | None = None
     budget_mb: int = 1000
+    split: str | None = None
 
 
 @dataclass

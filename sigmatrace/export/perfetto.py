@@ -54,6 +54,7 @@ from sigmatrace.export.perfetto_posts import by_peer_rows, post_rows, targets_no
 from sigmatrace.export.perfetto_queues import Depths, save_queues
 from sigmatrace.export.perfetto_segments import PieceWriter
 from sigmatrace.export.perfetto_settle import SEGMENT, Settled, settle
+from sigmatrace.export.perfetto_split import Split, SplitExporter, described_alone
 from sigmatrace.export.perfetto_tracks import Tracks
 from sigmatrace.export.perfetto_verbs import VERBS_COLUMNS, cqe_rows, request_rows
 from sigmatrace.partition import Partition, Run
@@ -166,25 +167,42 @@ class PerfettoExporter(Exporter):
         qps: str | None = None,
         ops: str | None = None,
         budget_mb: int = 1000,
+        split: str | None = None,
     ) -> None:
         if budget_mb < 1:
             raise ConfigError("export.perfetto.budget_mb must be at least 1", f"it is {budget_mb}")
         self._choice = Choice.parse("export.perfetto", window, ranks, qps, ops)
         self._budget_bytes = budget_mb * MB
+        self._split = None if split is None else Split.parse("export.perfetto.split", split)
+        self._output, self._is_first = OUTPUT, True
         self._plan = Plan(Chosen())
 
-    def prepared(self, run: Run) -> PerfettoExporter:
+    def prepared(self, run: Run) -> Exporter:
         """Choose what is shown as slices and instants: what was asked for, within the budget."""
-        own = copy(self)
-        own._plan = plan(self._choice, self._budget_bytes, run, Tracks.of(run))
-        return own
+        tracks, base_ns = Tracks.of(run), fact_ns(run, "base_ns")
+        chosen = Chosen.of(self._choice, tracks, base_ns)
+        parts = {OUTPUT: chosen}
+        if self._split is not None:
+            found = self._split.parts(chosen, run, base_ns)
+            parts = {f"trace-{name}.pftrace": one for name, one in found}
+        made = {}
+        for name, one in parts.items():
+            made[name] = copy(self)
+            made[name]._output, made[name]._is_first = name, len(made) == 1
+            made[name]._plan = plan(one, self._budget_bytes, run, tracks, len(parts) > 1)
+        return made[OUTPUT] if self._split is None else SplitExporter(made)
+
+    @property
+    def _ends(self) -> str:
+        """Name of the file of ends of arrows."""
+        return f"{flows.ENDS}-{self._output}"
 
     def write(self, part: Partition, run: Run, staging: Path) -> Piece:
         """Encode a partition's events; keep what ``finish`` needs of marks and queue pairs."""
         tracks, chosen = Tracks.of(run), self._plan.chosen
         shown = {name: chosen.only(part, name, tracks) for name in TABLES}
         reaching = chosen.reaching(part, tracks)
-        name = f"perfetto-{part.number:06d}"
+        name = f"perfetto-{self._output}-{part.number:06d}"
         base_ns = fact_ns(run, "base_ns")
         writer = PieceWriter(part.number, tracks, base_ns)
         records = {
@@ -210,7 +228,9 @@ class PerfettoExporter(Exporter):
             records["doorbell_records"] = writer.write(doorbells) - records["doorbells_twice"]
             records["kernel_records"] = writer.write(kernel_rows(shown["kernels"], run, tracks))
         heads, ends = flows.collect(writer.written, base_ns)
-        save_queues(staging / f"{name}.queues", part, tracks)
+        queues = f"perfetto-{part.number:06d}.queues"
+        if self._is_first:
+            save_queues(staging / queues, part, tracks)
         for schema in SHOWN:
             records[f"{schema}_left_out"] = (
                 part.tables[f"{schema}s"].num_rows - records[f"{schema}_records"]
@@ -225,19 +245,26 @@ class PerfettoExporter(Exporter):
             np.savez(
                 file, segments=segments, borders=borders, marks=marks, amounts=amounts, heads=heads
             )
-        files = tuple(f"{name}.{suffix}" for suffix in ("npz", "queues"))
         counts = {**writer.counts, **records}
-        return Piece(part.number, files, counts, {OUTPUT: writer.body, flows.ENDS: ends})
+        return Piece(
+            part.number,
+            (f"{name}.npz", queues),
+            counts,
+            {self._output: writer.body, self._ends: ends},
+        )
 
     def finish(self, pieces: Sequence[Piece], run: Run, staging: Path) -> Exported:
         """Fill in what was open, and write what is known only now."""
         tracks = Tracks.of(run)
         found = [_kept(staging / piece.files[0]) for piece in pieces]
-        marks = np.concatenate([np.empty(0, MARK), *(kept["marks"] for kept in found)])
+        all_marks = np.concatenate([np.empty(0, MARK), *(kept["marks"] for kept in found)])
+        chosen, amounts = self._plan.chosen, [kept["amounts"] for kept in found]
+        run, marks, amounts = described_alone(chosen.described, run, all_marks, amounts, tracks)
         key, texts = mark_texts(run, marks)
         every, counts = regions(marks, key, texts, tracks)
-        rows = self._plan.chosen.regions(every, tracks)
+        rows = chosen.regions(every, tracks)
         counts["regions_left_out"] = every.track.size - rows.track.size
+        counts["mark_left_out"] = all_marks.size - marks.size
         last = max((p.number for p in pieces), default=0) + 1
         writer = PieceWriter(last, tracks, fact_ns(run, "base_ns"))
         writer.write(rows)
@@ -247,29 +274,29 @@ class PerfettoExporter(Exporter):
         activity = activity_counters(run, tracks, tracks.free)
         traffic = traffic_counters(run, tracks, activity.next_uuid)
         own = mark_counters(marks, key, texts, tracks, traffic.next_uuid)
-        amounts = [kept["amounts"] for kept in found]
         counters = [activity, traffic, own, *object_counters(run, tracks, amounts, own.next_uuid)]
-        window = self._plan.chosen.begin_ns, self._plan.chosen.end_ns
         queues = [staging / piece.files[1] for piece in pieces]
-        depths = Depths(queues, tracks, window, fact_ns(run, "bin_ns"))
+        window = chosen.begin_ns, chosen.end_ns
+        depths = Depths(queues, tracks, window, fact_ns(run, "bin_ns"), chosen.described)
         base_ns = _zero(run, summaries, counters)
-        with (staging / OUTPUT).open("r+b") as out:
-            starts = [*places(pieces, OUTPUT), out.seek(0, 2)]
+        with (staging / self._output).open("r+b") as out:
+            starts = [*places(pieces, self._output), out.seek(0, 2)]
             out.writelines(writer.body)
             for start, settled in zip(starts, settle(summaries, base_ns), strict=True):
                 _fill_in(out, start, settled, tracks)
             out.seek(0, 2)
             out.write(packets.wall_clock(base_ns))
-            out.write(describe(run, tracks, _used(summaries, counters, depths)))
+            out.write(describe(run, tracks, _used(summaries, counters, depths), chosen.described))
             out.writelines(some.encode(base_ns) for some in counters)
             depths.write(out, last, counters[-1].next_uuid, base_ns)
         total = Counter({**counts, "kernels_absent": absent})
         for more in (writer.counts, *(piece.counts for piece in pieces)):
             total.update(more)
-        ends = [kept["heads"] for kept in found], places(pieces, flows.ENDS)
-        total.update(flows.count(*ends, staging / flows.ENDS))
+        ends = [kept["heads"] for kept in found], places(pieces, self._ends)
+        total.update(flows.count(*ends, staging / self._ends))
         total.update(_counted(counters, depths))
-        return Exported((OUTPUT,), dict(total), _hint(total, base_ns, self._plan), balance(total))
+        hint = _hint(self._output, total, base_ns, self._plan)
+        return Exported((self._output,), dict(total), hint, balance(total))
 
 
 def _counted(counters: Sequence[Counters], depths: Depths) -> Mapping[str, int]:
@@ -283,8 +310,8 @@ def _counted(counters: Sequence[Counters], depths: Depths) -> Mapping[str, int]:
     return {**counts, "counters": sum(counts.values()), "depths_thinned": depths.thinned}
 
 
-def _hint(counts: Mapping[str, int], base_ns: int, made: Plan) -> str:
-    hint = f"open {OUTPUT} in Perfetto's viewer; its zero is Unix time {base_ns} ns"
+def _hint(output: str, counts: Mapping[str, int], base_ns: int, made: Plan) -> str:
+    hint = f"open {output} in Perfetto's viewer; its zero is Unix time {base_ns} ns"
     if counts["aggregate_left_out"]:
         rows = counted(
             counts["aggregate_left_out"],

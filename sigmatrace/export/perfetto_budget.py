@@ -13,7 +13,7 @@ from typing import cast
 import numpy as np
 
 from sigmatrace.export.kernels.packets import COUNTER_BYTES
-from sigmatrace.export.perfetto_choice import Choice, Chosen
+from sigmatrace.export.perfetto_choice import Chosen
 from sigmatrace.export.perfetto_tracks import Tracks
 from sigmatrace.partition import Run
 from sigmatrace.text import count_text
@@ -51,6 +51,7 @@ class Plan:
         needed_bytes: Estimate of all that was asked for.
         asked_end_ns: Unix ns of the end that was asked for.
         is_cut: Whether the budget has cut the time.
+        is_part: Other files show the rest.
     """
 
     chosen: Chosen
@@ -59,12 +60,13 @@ class Plan:
     needed_bytes: int = 0
     asked_end_ns: int = EVER_NS
     is_cut: bool = False
+    is_part: bool = False
 
     def notes(self, counts: Mapping[str, int]) -> Iterator[str]:
         """Yield what a user must know of what is not shown, and how to get it."""
         chosen = self.chosen
         yield from (f"{one} in this run" for one in chosen.unknown)
-        if chosen.is_everything:
+        if chosen.is_everything or chosen.end_ns == chosen.begin_ns:
             return
         if self.is_cut:
             shown = text_of(chosen.begin_ns, chosen.end_ns, self.base_ns)
@@ -76,32 +78,37 @@ class Plan:
                 f"(export.perfetto.window={rest} shows what follows, "
                 f"export.perfetto.budget_mb={needed} everything)"
             )
+        if self.is_part:
+            return
         if counts["not_chosen"]:
             yield f"{count_text(counts['not_chosen'])} records are left out, as chosen"
         if counts["slices"] + counts["instants"] == counts["kernels_absent"]:
             yield "nothing matches the choice: there are counters alone"
 
 
-def plan(choice: Choice, budget_bytes: int, run: Run, tracks: Tracks) -> Plan:
+def plan(
+    chosen: Chosen, budget_bytes: int, run: Run, tracks: Tracks, is_part: bool = False
+) -> Plan:
     """Return what will be shown of a run: the longest time from the choice's begin that fits.
 
     Choices of queue pairs and of operations are not in the estimate: the index does not count
     these. So with them less than the budget is used.
 
     Args:
-        choice: What was asked for.
+        chosen: What was asked for.
         budget_bytes: The budget.
         run: The run with its table ``chunk_times``.
         tracks: Those of the run.
+        is_part: Other files show the rest.
     """
     base_ns = int(str(run.facts["base_ns"]))
-    chosen = Chosen.of(choice, tracks, base_ns)
     first, last = cast("tuple[int, int]", run.facts.get("window_ns", (-EVER_NS, EVER_NS)))
     asked_end_ns = min(chosen.end_ns, last)
     cost = _Cost.of(run, tracks, chosen, max(chosen.begin_ns, first))
-    needed = cost.before(asked_end_ns) + cost.counters
-    made = Plan(chosen, base_ns, budget_bytes, int(needed), asked_end_ns)
-    if needed <= budget_bytes:
+    asked = cost.before(asked_end_ns) if asked_end_ns > chosen.begin_ns else 0.0
+    needed = asked + cost.counters
+    made = Plan(chosen, base_ns, budget_bytes, int(needed), asked_end_ns, is_part=is_part)
+    if needed <= budget_bytes or not asked:
         return made
     end_ns = cost.end(budget_bytes - cost.counters)
     return replace(made, chosen=replace(chosen, end_ns=end_ns), is_cut=True)
@@ -125,8 +132,11 @@ class _Cost:
     def of(cls, run: Run, tracks: Tracks, chosen: Chosen, begin_ns: int) -> _Cost:
         names = ("proc", "schema", "count", "first_ns", "last_ns")
         proc, schema, count, first, last = (run.column("chunk_times", name) for name in names)
+        processes = run.tables["processes"].num_rows
+        if chosen.described is not None:
+            processes = int(chosen.described.sum())
         layers = len(np.unique(run.column("channels", "layer")))
-        values = min(_BINS * run.tables["processes"].num_rows * layers, int(count.sum()))
+        values = min(_BINS * processes * layers, int(count.sum()))
         values *= _DIRECTIONS
         if chosen.procs is not None:
             use = chosen.procs[proc]

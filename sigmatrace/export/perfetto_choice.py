@@ -126,6 +126,8 @@ class Chosen:
         qps: ``(queue pairs + 1,)`` bool, None: all, also what goes through none. The last one
             stands for what goes through none.
         ops: ``(256,)`` bool, None: all.
+        described: ``(processes,)`` bool, processes that are there at all, with their counters;
+            None: all.
         unknown: What was asked for and is not in the run, one phrase each.
     """
 
@@ -134,6 +136,7 @@ class Chosen:
     procs: Mask | None = None
     qps: Mask | None = None
     ops: Mask | None = None
+    described: Mask | None = None
     unknown: tuple[str, ...] = field(default=())
 
     @classmethod
@@ -158,6 +161,7 @@ class Chosen:
             None if choice.ranks is None else _within(ranks, choice.ranks),
             None if choice.qps is None else np.append(_within(qpn, choice.qps), False),
             ops,
+            None,
             (*_unknown("rank", choice.ranks, ranks), *_unknown("QP", choice.qps, qpn)),
         )
 

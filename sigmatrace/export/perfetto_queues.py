@@ -76,6 +76,7 @@ class Depths:
         tracks: Those of the run.
         window_ns: Begin and end in Unix ns of what is shown in full.
         bin_ns: Width of a bin elsewhere.
+        described: bool, processes of which there are counters, None: all.
 
     Attributes:
         values: How many values were written so far.
@@ -86,6 +87,7 @@ class Depths:
     tracks: Tracks
     window_ns: tuple[int, int]
     bin_ns: int
+    described: np.ndarray | None = None
     values: int = 0
     thinned: int = 0
     _places: dict[int, list[tuple[Path, int, int]]] = field(default_factory=dict)
@@ -96,7 +98,8 @@ class Depths:
             listed = np.fromfile(path, np.int64, 2 * used, offset=8).reshape(-1, 2).tolist()
             at = 8 + _ROW_BYTES * used
             for qp, count in listed:
-                self._places.setdefault(qp, []).append((path, at, count))
+                if self.described is None or self.described[self.tracks.qps.proc[qp]]:
+                    self._places.setdefault(qp, []).append((path, at, count))
                 at += _ROW_BYTES * count
 
     @property

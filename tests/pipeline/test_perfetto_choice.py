@@ -150,3 +150,49 @@ def test_queue_pairs_and_ranks_of_gpus(tmp_path, chosen):
     for name in ("op_records", "request_records"):
         assert puts[name] + rest[name] == whole[name]
     assert puts["op_records"] > 0
+
+
+@pytest.mark.parametrize("split", ["ranks:2", "time:4ms"])
+def test_several_files_are_whole_each(run, tmp_path, trace_processor, split):
+    words = [f"export.perfetto.split={split}", "partition_mb=1"]
+    made = api.run(run[0], out=tmp_path / "out", overrides=words)
+    assert [one for one in made.ledger["balance"] if not one["ok"]] == []
+    counts, whole = made.ledger["exports"]["perfetto"], run[1].ledger["exports"]["perfetto"]
+    files = [path.name for path in made.files["perfetto"]]
+    assert files[0] == "trace-overview.pftrace" and len(files) > 3
+    seen = 0
+    for name in files:
+        own = {
+            key.removeprefix(f"{name}."): value
+            for key, value in counts.items()
+            if key.startswith(f"{name}.")
+        }
+        tp = trace_processor(made.out / name)
+        assert tp.problems() == []
+        assert tp.value(SLICES) == own["slices"] + own["instants"]
+        assert tp.value("select count(*) from counter") == own["counters"] > 0
+        assert tp.value(FLOWS) == own["flows"]
+        processes = tp.value("select count(*) from process where name like 'rank%'")
+        assert processes == (2 if name.startswith("trace-ranks") else 6)
+        if name == files[0]:
+            assert tp.value(SLICES) == 0
+            assert own["counters"] == whole["counters"]
+        seen += own["op_records"]
+    # Calls that reach over a border of times are in both files.
+    assert seen == whole["op_records"] if split == "ranks:2" else seen >= whole["op_records"]
+    assert "trace-overview.pftrace in Perfetto's viewer" in made.text()
+
+
+def test_several_files_of_gpus(tmp_path, trace_processor):
+    generate_gpu(tmp_path / "run", GpuRun(ranks=4, doorbells=60, completed=0.7))
+    whole = api.run(tmp_path / "run", out=tmp_path / "whole").ledger["exports"]["perfetto"]
+    words = ["export.perfetto.split=ranks:2"]
+    made = api.run(tmp_path / "run", out=tmp_path / "out", overrides=words)
+    assert [one for one in made.ledger["balance"] if not one["ok"]] == []
+    counts, files = made.ledger["exports"]["perfetto"], made.files["perfetto"]
+    for key in ("op_records", "cqe_records", "one_sided_arrivals", "kernel_records"):
+        assert sum(counts[f"{path.name}.{key}"] for path in files) == whole[key] > 0
+    for path in files:
+        tp = trace_processor(path)
+        assert tp.problems() == []
+        assert tp.value("select count(*) from counter") == counts[f"{path.name}.counters"]
