@@ -168,9 +168,9 @@ def described_alone(
     described: Mask | None,
     run: Run,
     marks: np.ndarray,
-    amounts: Sequence[np.ndarray],
+    amounts: list[np.ndarray],
     tracks: Tracks,
-) -> tuple[Run, np.ndarray, Sequence[np.ndarray]]:
+) -> tuple[Run, np.ndarray, list[np.ndarray]]:
     """Return what counters are made of, of the processes that a file has.
 
     Args:
