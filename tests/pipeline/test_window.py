@@ -16,7 +16,7 @@ from sigmatrace.errors import ConfigError, DataLossError
 from sigmatrace.export.perfetto import OUTPUT
 from sigmatrace.testing.synthetic import generate
 from sigmatrace.testing.synthetic_draw import BASE_NS
-from sigmatrace.testing.synthetic_gpu import generate_gpu
+from sigmatrace.testing.synthetic_gpu import GpuRun, generate_gpu
 from sigmatrace.window import Window
 
 EXPORT = ("parquet", "json", "perfetto")
@@ -134,6 +134,8 @@ def test_the_trace_of_a_window_has_counters_of_the_whole_run(whole, tmp_path, tr
     timed = sum(one["read"] for name, one in records.items() if name != "channel")
     assert total == pytest.approx(timed, rel=1e-3)
     assert max(row["ts"] for row in found) > 5_000_000
+    wall = "select clock_value from clock_snapshot where clock_name = 'REALTIME' and ts = 0"
+    assert tp.value(wall) == made.run.facts["base_ns"]
     begin = "select min(ts + max(dur, 0)) from slice"
     assert tp.value(begin) >= 2_000_000 and tp.value("select max(ts) from slice") < 3_000_000
 
@@ -150,7 +152,7 @@ def test_windows_and_choices_of_the_trace_are_within_each_other(whole, tmp_path)
 
 
 def test_a_window_of_a_run_with_gpus(tmp_path, trace_processor):
-    generate_gpu(tmp_path / "run")
+    generate_gpu(tmp_path / "run", GpuRun(completed=0.7))
     whole = api.run(tmp_path / "run", export="parquet", out=tmp_path / "whole")
     times = duckdb.sql(
         f"select quantile_cont(t_ns, [0.3, 0.6]) from '{whole.out}/parquet/ops/*.parquet'"
