@@ -179,16 +179,22 @@ def correlate(
         exporter.name: _finish(exporter, pieces, run, staging)
         for exporter, pieces in zip(chosen.exporters, outcome.pieces, strict=True)
     }
-    window = cast("tuple[int, int] | None", run.facts.get("window_ns"))
-    chunks = sum(len(piece.chunks) for spec in indexed.partitions for piece in spec.pieces)
     told = account(indexed.files, indexed.bases, outcome.loss + indexed.left_alone)
-    if window is not None:
-        told.window = dict(zip(("begin_ns", "end_ns"), window, strict=True))
-        told.window |= {
-            "chunks_read": chunks,
-            "chunks_not_read": indexed.left_alone.chunks_not_read,
-        }
+    told.window = _told(indexed)
     return Correlated(run, told, accounts, exported, lines)
+
+
+def _told(indexed: Indexed) -> dict[str, int]:
+    """Return what the account says of a window."""
+    window = cast("tuple[int, int] | None", indexed.run.facts.get("window_ns"))
+    if window is None:
+        return {}
+    return {
+        "begin_ns": window[0],
+        "end_ns": window[1],
+        "chunks_read": sum(len(p.chunks) for spec in indexed.partitions for p in spec.pieces),
+        "chunks_not_read": indexed.left_alone.chunks_not_read,
+    }
 
 
 def _resumed(sink: Sink) -> Iterator[str]:

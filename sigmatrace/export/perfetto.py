@@ -65,6 +65,8 @@ OUTPUT = "trace.pftrace"
 _COUNTERS = ("mark", "traffic", "object", "activity")
 SHOWN = ("op", "completion", "request", "cqe", "doorbell", "kernel")
 """Schemas of which each record is a slice or an instant, or is counted as left out."""
+Streams = Mapping[str, Sequence[bytes | memoryview]]
+_NEVER_SHOWN = ("wqe", "target", "aggregate")
 
 
 class PerfettoExporter(Exporter):
@@ -87,6 +89,11 @@ class PerfettoExporter(Exporter):
     ``kernels_absent``, notes why a GPU has no kernels; ``request_left_out`` (posted receives; queue
     pairs that the index does not have), ``cqe_left_out``, ``doorbell_left_out`` and
     ``kernel_left_out`` (objects that it does not have); ``wqe_left_out`` (raw slots are not shown);
+    In a choice: ``not_chosen``, records; ``flow_ends_left_out`` and ``one_sided_targets_known``
+    (``perfetto_chosen``); ``regions_left_out``; ``mark_left_out``, of processes that a file does
+    not have; ``depths_thinned``, values of counters. In a window of a run: ``activity_counters``
+    (of the index) and ``regions_from_before``, stray ends whose region is shown from the window's
+    begin on.
     ``mark_records``: ``regions_closed`` (two each), ``regions_open`` and ``regions_stray_ends``
     (begins without an end, ends without a begin), ``mark_instants``, ``mark_counters`` and
     ``mark_unknown`` (of a kind that is not known; not shown); ``target_left_out`` and
@@ -231,14 +238,10 @@ class PerfettoExporter(Exporter):
         queues = f"perfetto-{part.number:06d}.queues"
         if self._is_first:
             save_queues(staging / queues, part, tracks)
-        for schema in SHOWN:
-            records[f"{schema}_left_out"] = (
-                part.tables[f"{schema}s"].num_rows - records[f"{schema}_records"]
-            )
+        for schema in (*SHOWN, *_NEVER_SHOWN):
+            rows = part.tables[f"{schema}s"].num_rows
+            records[f"{schema}_left_out"] = rows - records.get(f"{schema}_records", 0)
         records.update(left_out(part, shown, reaching, tracks))
-        records["wqe_left_out"] = part.tables["wqes"].num_rows
-        records["target_left_out"] = part.tables["targets"].num_rows
-        records["aggregate_left_out"] = part.tables["aggregates"].num_rows
         segments, borders = writer.summary()
         marks, amounts = marks_of(part), amounts_of(part, tracks)
         with (staging / f"{name}.npz").open("wb") as file:
@@ -246,12 +249,8 @@ class PerfettoExporter(Exporter):
                 file, segments=segments, borders=borders, marks=marks, amounts=amounts, heads=heads
             )
         counts = {**writer.counts, **records}
-        return Piece(
-            part.number,
-            (f"{name}.npz", queues),
-            counts,
-            {self._output: writer.body, self._ends: ends},
-        )
+        streams: Streams = {self._output: writer.body, self._ends: ends}
+        return Piece(part.number, (f"{name}.npz", queues), counts, streams)
 
     def finish(self, pieces: Sequence[Piece], run: Run, staging: Path) -> Exported:
         """Fill in what was open, and write what is known only now."""
@@ -332,13 +331,14 @@ def balance(counts: Mapping[str, int]) -> list[dict[str, Any]]:
     others = ("qp_operations", "one_sided_arrivals", "doorbells_twice", "kernels_absent")
     events += sum(counts[name] for name in others)
     ends = counts["regions_closed"] + counts["regions_stray_ends"]
+    shown = regions + counts["regions_from_before"] - counts["regions_left_out"]
     return [
         {
             "name": "slices + instants = operations + completions + requests + cqes + doorbells"
             " + kernels + regions + instants of the program + operations on tracks of queue pairs"
             " + one-sided arrivals + doorbells on a second track + notes - regions left out",
             "left": counts["slices"] + counts["instants"],
-            "right": events + regions - counts["regions_left_out"],
+            "right": events + shown,
         },
         {
             "name": "marks = 2 closed regions + open + stray ends + instants + counters + unknown",

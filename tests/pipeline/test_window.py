@@ -171,6 +171,35 @@ def test_a_window_of_a_run_with_gpus(tmp_path, trace_processor):
     assert tp.value("select count(*) from slice") == counts["slices"] + counts["instants"] > 0
 
 
+def test_regions_at_the_edges_of_a_window(whole, tmp_path, trace_processor):
+    folder, of_all = whole
+    if of_all.ledger["records"]["mark"]["read"] == 0:
+        return  # a synthetic run has marks in mode full
+    spans = duckdb.sql(
+        f"select min(t_ns), max(t_ns) from '{of_all.out}/parquet/marks/*.parquet'"
+        " where kind in (1, 2) group by proc order by 2"
+    ).fetchall()
+    begin = spans[0][1] - 100
+    before = sum(first < begin for first, _ in spans)
+    options = {"overrides": [f"window={begin}.."]}
+    made = api.run(folder, out=tmp_path / "out", **options)
+    counts = made.ledger["exports"]["perfetto"]
+    assert made.ledger["balanced"]
+    assert counts["regions_from_before"] == counts["regions_stray_ends"] == before > 0
+    assert counts["regions_closed"] == len(spans) - before
+    tp = trace_processor(made.out / OUTPUT)
+    assert tp.problems() == []
+    assert tp.value("select count(*) from slice") == counts["slices"] + counts["instants"]
+    found = tp.query(
+        "select s.ts, s.dur, extract_arg(s.arg_set_id, 'debug.region') as region from slice s"
+        " join thread_track k on k.id = s.track_id where k.name = 'regions' order by s.ts + s.dur"
+    )
+    base, text = made.run.facts["base_ns"], "began before the window"
+    assert [(row["ts"] + base, row["ts"] + row["dur"] + base, row["region"]) for row in found] == [
+        (max(first, begin), last, text if first < begin else None) for first, last in spans
+    ]
+
+
 def test_wrong_windows_are_refused_before_anything_is_read(command, tmp_path):
     for word, why in (
         ("window=1..2", "window: '1' has no unit"),
