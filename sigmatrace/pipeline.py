@@ -169,7 +169,7 @@ def correlate(
         run = run.with_results({name: joined})
         with blamed(exchange, "account"):
             accounts[exchange.name] = exchange.account(joined)
-    lines = list(_resumed(work.sink))
+    lines = [*_resumed(work.sink)]
     for stage in chosen.stages:
         if stage.name in resolved:
             with blamed(stage, "account and lines"):
@@ -180,11 +180,11 @@ def correlate(
         for exporter, pieces in zip(chosen.exporters, outcome.pieces, strict=True)
     }
     told = account(indexed.files, indexed.bases, outcome.loss + indexed.left_alone)
-    told.window = _told(indexed)
+    told = replace(told, window=_window(indexed))
     return Correlated(run, told, accounts, exported, lines)
 
 
-def _told(indexed: Indexed) -> dict[str, int]:
+def _window(indexed: Indexed) -> dict[str, int]:
     """Return what the account says of a window."""
     window = cast("tuple[int, int] | None", indexed.run.facts.get("window_ns"))
     if window is None:
