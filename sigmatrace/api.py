@@ -154,6 +154,7 @@ def execute(settings: Settings, *, progress: TextIO | None = None) -> Result:
         settings.run,
         cluster,
         run_id=settings.run_id,
+        window=settings.window,
         partition_bytes=settings.partition_mb << 20,
         progress=progress,
     )

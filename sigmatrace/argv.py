@@ -17,6 +17,8 @@ from sigmatrace.config import GROUPS, Config, folder, suggest
 from sigmatrace.errors import ConfigError
 
 PATHS = ("run", "out")
+LITERAL = ("window", *(f"export.perfetto.{x}" for x in ("window", "ranks", "qps", "ops", "split")))
+"""Options whose value is one text; Hydra would take its commas for several values."""
 FLAGS = {
     "--help": 0, "-h": 0, "--hydra-help": 0, "--resolve": 0, "--multirun": 0, "-m": 0,
     "--cfg": 1, "-c": 1, "--package": 1, "-p": 1, "--config-dir": 1, "-cd": 1,
@@ -135,6 +137,8 @@ def _override(word: str, command: Command) -> str:
     bare = key.lstrip("+")
     if bare in PATHS:
         return f"{bare}={_paths(bare, value, command.multirun)}"
+    if bare in LITERAL and value not in ("", "null") and value[0] not in "'\"":
+        return f"{bare}={quote(value)}"
     if bare == "hydra.searchpath":
         command.folders += _searchpath(value)
     return f"{bare}{equals}{value}" if bare in GROUPS else word

@@ -21,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 
 import sigmatrace
 from sigmatrace.errors import ConfigError
+from sigmatrace.window import Window
 
 RESUMES = ("own", "any", "none")
 GROUPS = ("stage", "export", "cluster", "preset")
@@ -51,6 +52,27 @@ class MatrixConfig(ExportConfig):
 
     nested: bool = False
     dpi: int = 120
+
+
+@dataclass
+class PerfettoConfig(ExportConfig):
+    """The time line for Perfetto. Counters are always of the whole run; the rest may be chosen.
+
+    Attributes:
+        window: Slices and instants of this time alone, "10s..12.5s" (``sigmatrace.window``).
+        ranks: Those of these ranks alone, "0-15,64".
+        qps: Those of queue pairs with these numbers alone, "0x11,18-20".
+        ops: Operations of these kinds alone, "send,write".
+        budget_mb: Size in MB that the trace should not exceed: the time shown is cut to fit.
+        split: Several files, "ranks:32" or "time:10s", and an overview; the budget is of each.
+    """
+
+    window: str | None = None
+    ranks: str | None = None
+    qps: str | None = None
+    ops: str | None = None
+    budget_mb: int = 1000
+    split: str | None = None
 
 
 @dataclass
@@ -99,6 +121,7 @@ class Config:
         run: Folder of the trace files.
         out: Where the output goes; default ``RUN/sigmatrace-out``.
         run_id: Which run to read when files of several lie in the folder.
+        window: Read this time alone, "10s..12.5s" (``sigmatrace.window``).
         strict: Any loss is an error.
         overwrite: Replace an output that is already there.
         resume: Go on where a killed run of the same options and files was: "own" (one of this
@@ -114,6 +137,7 @@ class Config:
     run: str = REQUIRED
     out: str | None = None
     run_id: str | None = None
+    window: str | None = None
     strict: bool = False
     overwrite: bool = False
     resume: str = "own"
@@ -131,6 +155,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "stage": StageConfig,
         "export": ExportConfig,
         "matrix": MatrixConfig,
+        "perfetto": PerfettoConfig,
     },
     "schema/cluster": {
         "threads": ThreadsConfig,
@@ -202,6 +227,7 @@ class Settings:
     run: Path
     out: Path
     run_id: str | None
+    window: Window | None
     strict: bool
     overwrite: bool
     resume: str
@@ -243,8 +269,17 @@ def check(config: DictConfig) -> Settings:
         raise ConfigError("out= is empty", "give a folder, or leave it out")
     base = Path(run).resolve()
     place = Path(str(out)).resolve() if out is not None else base / "sigmatrace-out"
-    others = {key: options[key] for key in known if key not in ("run", "out")}
-    return Settings(run=base, out=place, options=options, **others)
+    window = _window(options["window"], options["stage"])
+    others = {key: options[key] for key in known if key not in ("run", "out", "window")}
+    return Settings(run=base, out=place, window=window, options=options, **others)
+
+
+def _window(text: str | None, stages: Iterable[str]) -> Window | None:
+    if text is None:
+        return None
+    if "clock" not in stages:
+        raise ConfigError("window= needs times of events", "add clock to stage=[...]")
+    return Window.parse("window", text)
 
 
 def _check_node(at: str, node: Any) -> None:

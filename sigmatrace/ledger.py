@@ -17,6 +17,8 @@ from sigmatrace.schema import EVENT_NAMES
 from sigmatrace.text import count_text, counted
 
 EVENT_SCHEMAS = tuple(schema.name.lower() for schema in EVENT_NAMES)
+_PARTS = ("read", "damaged", "bad_channel", "unused", "outside", "not_read")
+"""What can become of a record that is in a file."""
 NAMED = 3
 """Files that a line names; the ledger has all."""
 Numbers = Mapping[str, Any]
@@ -71,13 +73,13 @@ def _of_reader(account: Account) -> Iterator[tuple[str, int, int]]:
     parts = sum(file.whole + file.damaged + file.cut + file.foreign for file in files)
     yield "bytes of files = whole + damaged + cut + foreign", size, parts
     for name, one in account.schemas.items():
-        closed = one.read + one.damaged + one.bad_channel + one.unused
-        known = "written + recovered + surplus"
-        text = f"{name}: {known} = read + damaged + bad_channel + unused + missing"
+        closed, open_ = (
+            sum(getattr(one, part + what) for part in _PARTS) for what in ("", "_open")
+        )
+        parts_text = " + ".join(_PARTS)
+        text = f"{name}: written + recovered + surplus = {parts_text} + missing"
         yield text, one.written + one.recovered + one.surplus, closed + one.missing
-        open_ = one.read_open + one.damaged_open + one.bad_channel_open + one.unused_open
-        text = f"{name}: found in chunks = read + damaged + bad_channel + unused"
-        yield text, one.found, closed + open_
+        yield f"{name}: found in chunks = {parts_text}", one.found, closed + open_
 
 
 def _records(counts: Numbers) -> Iterator[dict[str, Any]]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 import pyarrow as pa
 
@@ -18,8 +18,9 @@ from sigmatrace.blame import blamed, writing
 from sigmatrace.capture.account import Account, account, damage_rows
 from sigmatrace.capture.index import FileIndex, find_rank_files, index_file
 from sigmatrace.capture.merge import ProcessBase, merge
-from sigmatrace.capture.read import PartitionSpec, plan
+from sigmatrace.capture.read import PartitionSpec, ReadLoss, left_alone, plan
 from sigmatrace.capture.tables import without_rows
+from sigmatrace.capture.window import Cut
 from sigmatrace.cluster import Cluster, Graph, Shared
 from sigmatrace.errors import RunNotFoundError
 from sigmatrace.export.base import Exported, Exporter, Piece
@@ -29,7 +30,10 @@ from sigmatrace.plan import Plan
 from sigmatrace.progress import Progress
 from sigmatrace.sink import Sink
 from sigmatrace.stages.base import Stage
+from sigmatrace.stages.clock import Clock
+from sigmatrace.stages.clock_columns import ticks_at
 from sigmatrace.text import counted
+from sigmatrace.window import Window
 
 BUCKETS = 64
 
@@ -43,12 +47,14 @@ class Indexed:
         files: Index by file.
         bases: Numbering by process.
         partitions: What the partitions of events consist of.
+        left_alone: What none of them reads.
     """
 
     run: Run
     files: Sequence[FileIndex]
     bases: Sequence[ProcessBase]
     partitions: Sequence[PartitionSpec]
+    left_alone: ReadLoss
 
 
 @dataclass(frozen=True)
@@ -76,9 +82,18 @@ def index(
     *,
     partition_bytes: int,
     run_id: str | None = None,
+    window: Window | None = None,
     progress: TextIO | None = None,
 ) -> Indexed:
     """Read everything of a run but its events.
+
+    Args:
+        folder: Of the trace files.
+        cluster: Where the work is done.
+        partition_bytes: Of records, of a partition.
+        run_id: Which run, where files of several lie in the folder.
+        window: The time to be read; its partitions have the chunks that it needs alone.
+        progress: Where to say how far the work is.
 
     Raises:
         RunNotFoundError: There is no trace file.
@@ -98,7 +113,22 @@ def index(
             "nothing was recorded there; see what sigmatrace-capture said",
         )
     run, bases = merge(files, run_id)
-    return Indexed(run, files, bases, plan(files, bases, partition_bytes))
+    cuts = None
+    if window is not None:
+        run, cuts = _cut(run, files, bases, window)
+    partitions = plan(files, bases, partition_bytes, cuts)
+    return Indexed(run, files, bases, partitions, left_alone(files, bases, partitions))
+
+
+def _cut(
+    run: Run, files: Sequence[FileIndex], bases: Sequence[ProcessBase], window: Window
+) -> tuple[Run, list[Cut]]:
+    """Return the run with the fact ``window_ns`` (begin, end), and its window by process."""
+    clocks = Clock().survey(run)
+    begin_ns, end_ns = window.at(int(str(clocks.facts["base_ns"])))
+    low, high = (ticks_at(clocks, t_ns).tolist() for t_ns in (begin_ns, end_ns))
+    cuts = [Cut.of(files[base.index], low[base.proc], high[base.proc]) for base in bases]
+    return run.with_results({}, {"window_ns": (begin_ns, end_ns)}), cuts
 
 
 def correlate(
@@ -123,6 +153,7 @@ def correlate(
         else:
             continue
         run = _resolve(stage, summary, run, resolved)
+    chosen = replace(chosen, exporters=tuple(_prepared(one, run) for one in chosen.exporters))
     work = _work(chosen, run, resolved, staging)
     outcome = _compute(work, indexed, cluster, "events", progress)
     late = damage_rows(indexed.files, indexed.bases, outcome.loss)
@@ -138,7 +169,7 @@ def correlate(
         run = run.with_results({name: joined})
         with blamed(exchange, "account"):
             accounts[exchange.name] = exchange.account(joined)
-    lines = list(_resumed(work.sink))
+    lines = [*_resumed(work.sink)]
     for stage in chosen.stages:
         if stage.name in resolved:
             with blamed(stage, "account and lines"):
@@ -148,8 +179,22 @@ def correlate(
         exporter.name: _finish(exporter, pieces, run, staging)
         for exporter, pieces in zip(chosen.exporters, outcome.pieces, strict=True)
     }
-    told = account(indexed.files, indexed.bases, outcome.loss)
+    told = account(indexed.files, indexed.bases, outcome.loss + indexed.left_alone)
+    told = replace(told, window=_window(indexed))
     return Correlated(run, told, accounts, exported, lines)
+
+
+def _window(indexed: Indexed) -> dict[str, int]:
+    """Return what the account says of a window."""
+    window = cast("tuple[int, int] | None", indexed.run.facts.get("window_ns"))
+    if window is None:
+        return {}
+    return {
+        "begin_ns": window[0],
+        "end_ns": window[1],
+        "chunks_read": sum(len(p.chunks) for spec in indexed.partitions for p in spec.pieces),
+        "chunks_not_read": indexed.left_alone.chunks_not_read,
+    }
 
 
 def _resumed(sink: Sink) -> Iterator[str]:
@@ -166,6 +211,11 @@ def _resolve(stage: Stage, summary: Any, run: Run, resolved: dict[str, Any]) -> 
         known = stage.resolve(summary, run)
         resolved[stage.name] = known
         return run.with_results(stage.results(known), stage.facts(known))
+
+
+def _prepared(exporter: Exporter, run: Run) -> Exporter:
+    with blamed(exporter, "prepared"):
+        return exporter.prepared(run)
 
 
 def _finish(exporter: Exporter, pieces: Sequence[Piece], run: Run, staging: Path) -> Exported:

@@ -149,6 +149,8 @@ INDEX_TABLES: Columns = {
         "how": "str",
     },
     "calls": {"call": "u1", "text": "str"},
+    # The chunks of events whose records have times, by process, in the order of the file.
+    "chunks": {"proc": "i4", "schema": "u1", "count": "i8", "first_tsc": "u8", "last_tsc": "u8"},
     # Everything that is not a whole, checksummed item: `what` is "damaged", "cut" or "unknown".
     "damage": {"proc": "i4", "path": "str", "offset": "i8", "size_bytes": "i8", "what": "str"},
 }
@@ -236,6 +238,8 @@ STAGE_TABLES: Columns = {
         "error_ns": "f8",
         "calibrated": "bool",
     },
+    # clock: the rows of `chunks`, with Unix times of their first and last record.
+    "chunk_times": {"proc": "i4", "schema": "u1", "count": "i8", "first_ns": "i8", "last_ns": "i8"},
     # match: one row per group that carried messages. Operations of unknown size add 0 bytes;
     # `size_unknown` counts those of both ends, and `uncertain` those whose order is not sure.
     "messages": {

@@ -11,6 +11,7 @@ from sigmatrace import ledger
 from sigmatrace.output import LEDGER, RUN, SUMMARY
 from sigmatrace.partition import Run
 from sigmatrace.text import count_text, counted
+from sigmatrace.window import text_of
 
 SHOWN = 5
 """Ranks that a line names."""
@@ -43,6 +44,7 @@ def text(
     """
     said = [
         *_events(run, book),
+        *_window(run, book),
         *_absent(run),
         *_losses(book),
         *_blind(run, book),
@@ -53,7 +55,7 @@ def text(
     for name, made in files.items():
         lines += [f"  {path}" for path in made]
         if name in hints:
-            lines.append(f"    {hints[name]}")
+            lines += [f"    {line}" for line in hints[name].splitlines()]
     lines += [f"  {out / name}" for name in (SUMMARY, LEDGER, RUN)]
     lines += [f"WARNING: the ledger does not balance: {x}" for x in ledger.violated(book)]
     return "\n".join(lines)
@@ -76,6 +78,25 @@ def _events(run: Run, book: Mapping[str, Any]) -> Iterator[str]:
     )
     if counts["aggregate"] and not counts["op"]:
         yield "matched    nothing: mode aggregate keeps no single messages"
+
+
+def _window(run: Run, book: Mapping[str, Any]) -> Iterator[str]:
+    """Say what of the run was not looked at, where a window was asked for."""
+    window = book["capture"]["window"]
+    if not window:
+        return
+    records = book["records"].values()
+    outside, not_read = (
+        sum(one[what] + one[f"{what}_open"] for one in records) for what in ("outside", "not_read")
+    )
+    shown = text_of(window["begin_ns"], window["end_ns"], int(str(run.facts["base_ns"])))
+    chunks = window["chunks_read"]
+    total = counted(chunks + window["chunks_not_read"], "chunk")
+    yield (
+        f"window     {shown}: {count_text(chunks)} of {total} read, "
+        f"{counted(outside, 'record')} of them outside, {count_text(not_read)} not read"
+    )
+    yield "             messages whose other end is outside are not seen; that is no loss"
 
 
 def _absent(run: Run) -> Iterator[str]:
@@ -112,7 +133,8 @@ def _blind(run: Run, book: Mapping[str, Any]) -> Iterator[str]:
         which = f"{count_text(count)} of {counted(processes, 'process', 'processes')}"
         yield f"kernels    not recorded in {which}: {reason}"
     records = {name: one["read"] + one["read_open"] for name, one in book["records"].items()}
-    if records["doorbell"] and not records["kernel"] and not kernels.num_rows:
+    whole = records["doorbell"] and not book["capture"]["window"]
+    if whole and not records["kernel"] and not kernels.num_rows:
         yield "kernels    none recorded: one that has not ended when its process ends is not seen"
 
 

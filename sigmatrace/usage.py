@@ -18,6 +18,8 @@ Options
   overwrite=true       replace an output that is already there
   resume=none          do not go on where a run was killed
   strict=true          any lost or damaged data, or a file without an end, is an error
+  window=BEGIN..END    read this time alone, as in 10s..12.5s after the run's zero
+  export.perfetto.X=   what the time line shows: window, ranks, qps, ops, budget_mb, split
   validate.pcap=FILE   compare layer verbs with a packet capture of RoCEv2
   run_id=ID            which run to read, when files of several lie in the folder
   partition_mb=N       event bytes of a partition, MiB        default: 12

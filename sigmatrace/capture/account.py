@@ -23,8 +23,9 @@ class SchemaAccount:
     """Records of one schema, over the run.
 
     Over the files with an end item,
-    ``written + recovered + surplus = read + damaged + bad_channel + unused + missing``. Over all
-    files, ``found = read + damaged + bad_channel + unused``, with and without an end item.
+    ``written + recovered + surplus = read + damaged + bad_channel + unused + outside + not_read
+    + missing``. Over all files, ``found`` is the same without ``missing``, with and without an end
+    item.
 
     Attributes:
         found: In the chunks of all files, as their prefixes say, before any data was looked at.
@@ -39,6 +40,10 @@ class SchemaAccount:
         bad_channel_open: The same for files without an end item.
         unused: Rows of aggregates that were never used; they stand for nothing.
         unused_open: The same for files without an end item.
+        outside: Left out because they are not in the window that was asked for.
+        outside_open: The same for files without an end item.
+        not_read: In chunks that the window does not need.
+        not_read_open: The same for files without an end item.
         missing: Written or recovered, but not found.
         surplus: Found beyond what was written and recovered.
         dropped: Dropped at capture.
@@ -57,6 +62,10 @@ class SchemaAccount:
     bad_channel_open: int = 0
     unused: int = 0
     unused_open: int = 0
+    outside: int = 0
+    outside_open: int = 0
+    not_read: int = 0
+    not_read_open: int = 0
     missing: int = 0
     surplus: int = 0
     dropped: int = 0
@@ -96,6 +105,8 @@ class Account:
         open_files: Files without an end item: the process was killed, replaced by exec, or still
             runs, or the file was cut. How much is missing cannot be known.
         stopped_files: Files whose recording stopped before its time, and why.
+        window: ``begin_ns``, ``end_ns``, ``chunks_read`` and ``chunks_not_read``; empty where
+            everything was asked for.
     """
 
     files: list[FileAccount]
@@ -108,6 +119,7 @@ class Account:
     aggregated_bytes: int = 0
     open_files: list[str] = field(default_factory=list)
     stopped_files: dict[str, str] = field(default_factory=dict)
+    window: dict[str, int] = field(default_factory=dict)
 
     def is_lossless(self) -> bool:
         """Return whether nothing at all was lost, damaged, unknown or left out."""
@@ -211,30 +223,27 @@ def _add(
     key = base.proc, int(schema)
     read = index.channel_rows if schema == Schema.CHANNEL else loss.read[key]
     damaged = sum(x.records for x in (*index.lost, *lost) if x.schema == schema)
-    bad, unused = loss.bad_channel[key], loss.unused[key]
+    counts = {
+        name: getattr(loss, name)[key] for name in ("bad_channel", "unused", "outside", "not_read")
+    }
+    counts |= {"read": read, "damaged": damaged}
     chunks = index.chunks[index.chunks["schema"] == schema]
     # What the index lost it has taken out of its chunks.
     total.found += int(chunks["count"].sum())
     total.found += sum(x.records for x in index.lost if x.schema == schema)
     total.gap_chunks += _gaps(chunks)
     recovered = int(chunks["count"][chunks["source"] == FROM_RING].sum())
+    is_open = index.end is None
+    for name, count in {**counts, "recovered": recovered}.items():
+        name += "_open" if is_open else ""
+        setattr(total, name, getattr(total, name) + count)
     if index.end is None:
-        total.recovered_open += recovered
-        total.read_open += read
-        total.bad_channel_open += bad
-        total.unused_open += unused
-        total.damaged_open += damaged
         whole = chunks[~np.isin(chunks["offset"], [x.offset for x in lost])]
         total.dropped += dropped(whole)
         return
     written = index.end.written.get(schema, 0)
-    found = read + damaged + bad + unused
+    found = sum(counts.values())
     total.written += written
-    total.recovered += recovered
-    total.read += read
-    total.bad_channel += bad
-    total.unused += unused
-    total.damaged += damaged
     total.missing += max(0, written + recovered - found)
     total.surplus += max(0, found - written - recovered)
     total.dropped += index.end.dropped.get(schema, 0)

@@ -16,7 +16,7 @@ from sigmatrace.capture.objects import OBJECT_TABLES
 from sigmatrace.capture.tables import empty, rows, table
 from sigmatrace.errors import MixedRunsError, RunNotFoundError
 from sigmatrace.partition import Run
-from sigmatrace.schema import INDEX_TABLES
+from sigmatrace.schema import EVENT_NAMES, INDEX_TABLES
 from sigmatrace.text import counted
 from sigmatrace.trace_format import RECORDS, UNKNOWN_PEER, Schema
 
@@ -80,6 +80,7 @@ def merge(indexes: Sequence[FileIndex], run_id: str | None = None) -> tuple[Run,
         "threads": _threads(ordered, bases),
         "clocks": _clocks(ordered),
         "channels": _channels(ordered, bases),
+        "chunks": _chunks(ordered),
         "calls": rows("calls", list(enumerate(call_texts))),
         "damage": _damage(ordered, foreign),
         **{name: _objects(ordered, name) for name in OBJECT_TABLES},
@@ -213,6 +214,16 @@ def _channels(ordered: Sequence[FileIndex], bases: Sequence[ProcessBase]) -> pa.
     }
     numbers = np.arange(len(together), dtype=np.uint32)
     return table("channels", {"channel": numbers, "proc": procs, **own})
+
+
+def _chunks(ordered: Sequence[FileIndex]) -> pa.Table:
+    timed = [int(schema) for schema in EVENT_NAMES if "t_tsc" in (RECORDS[schema].names or ())]
+    parts = [index.chunks[np.isin(index.chunks["schema"], timed)] for index in ordered]
+    procs = np.repeat(np.arange(len(parts), dtype=np.int32), [len(part) for part in parts])
+    together = np.concatenate(parts)
+    names = ("schema", "count", "first_tsc", "last_tsc")
+    own = {name: np.ascontiguousarray(together[name]) for name in names}
+    return table("chunks", {"proc": procs, **own})
 
 
 def _objects(ordered: Sequence[FileIndex], name: str) -> pa.Table:

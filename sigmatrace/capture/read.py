@@ -20,6 +20,7 @@ from sigmatrace.capture.merge import ProcessBase
 from sigmatrace.capture.packed import PackedError, records_of
 from sigmatrace.capture.tables import empty
 from sigmatrace.capture.view import FileView, opened
+from sigmatrace.capture.window import Cut
 from sigmatrace.partition import Partition
 from sigmatrace.schema import EVENT_NAMES
 from sigmatrace.trace_format import RECORDS, Schema
@@ -34,12 +35,14 @@ class Piece:
         ring: Its ring file.
         base: The numbering of its process.
         chunks: Dtype ``index.CHUNK``, ordered by thread, then as they lie in the file.
+        cut: Records outside are left out; None: all are read.
     """
 
     path: str
     ring: str
     base: ProcessBase
     chunks: np.ndarray
+    cut: Cut | None = None
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,9 @@ class ReadLoss:
         unknown_channel: Records whose channel record is lost; they are in the tables.
         bad_channel: Records, by (proc, schema), whose channel does not exist; they are left out.
         unused: Aggregate rows, by (proc, schema), that were never used.
+        outside: Records, by (proc, schema), that are not in the window; they are left out.
+        not_read: Records, by (proc, schema), in chunks that the window does not need.
+        chunks_not_read: How many these chunks are.
         operations: Operations that the aggregate rows in the tables stand for.
         operation_bytes: Bytes of these operations.
     """
@@ -76,6 +82,9 @@ class ReadLoss:
     unknown_channel: int = 0
     bad_channel: Counter[tuple[int, int]] = field(default_factory=Counter)
     unused: Counter[tuple[int, int]] = field(default_factory=Counter)
+    outside: Counter[tuple[int, int]] = field(default_factory=Counter)
+    not_read: Counter[tuple[int, int]] = field(default_factory=Counter)
+    chunks_not_read: int = 0
     operations: int = 0
     operation_bytes: int = 0
 
@@ -98,6 +107,9 @@ class ReadLoss:
             self.unknown_channel + other.unknown_channel,
             self.bad_channel + other.bad_channel,
             self.unused + other.unused,
+            self.outside + other.outside,
+            self.not_read + other.not_read,
+            self.chunks_not_read + other.chunks_not_read,
             self.operations + other.operations,
             self.operation_bytes + other.operation_bytes,
         )
@@ -107,11 +119,18 @@ def plan(
     indexes: Sequence[FileIndex],
     bases: Sequence[ProcessBase],
     target_bytes: int,
+    cuts: Sequence[Cut] | None = None,
 ) -> list[PartitionSpec]:
     """Return the partitions of a run, each of about ``target_bytes`` of records.
 
     A big file becomes several partitions, small ones share one. A thread's chunks keep their
     order over partitions.
+
+    Args:
+        indexes: As given to ``merge``.
+        bases: As ``merge`` returned them.
+        target_bytes: Of records.
+        cuts: By process the window to be read, None: everything.
     """
     specs: list[PartitionSpec] = []
     pieces: list[Piece] = []
@@ -126,15 +145,42 @@ def plan(
 
     for base in bases:
         index = indexes[base.index]
-        for chunks in _split(_events(index.chunks), target_bytes):
+        cut = cuts[base.proc] if cuts is not None else None
+        events = _events(index.chunks)
+        if cut is not None:
+            events = events[cut.needs(events, index.header.mode)]
+        for chunks in _split(events, target_bytes):
             size = int(_data_bytes(chunks).sum())
             if pieces and used + size > target_bytes:
                 close()
             by_thread = chunks[np.argsort(chunks["thread"], kind="stable")]
-            pieces.append(Piece(index.path, index.ring, base, by_thread))
+            pieces.append(Piece(index.path, index.ring, base, by_thread, cut))
             used += size
     close()
     return specs
+
+
+def left_alone(
+    indexes: Sequence[FileIndex], bases: Sequence[ProcessBase], specs: Sequence[PartitionSpec]
+) -> ReadLoss:
+    """Return what no partition reads: records and chunks that a window does not need."""
+    loss = ReadLoss()
+    for base in bases:
+        chunks = _events(indexes[base.index].chunks)
+        loss.not_read.update(_counts(base.proc, chunks))
+        loss.chunks_not_read += len(chunks)
+    for piece in (piece for spec in specs for piece in spec.pieces):
+        loss.not_read.subtract(_counts(piece.base.proc, piece.chunks))
+        loss.chunks_not_read -= len(piece.chunks)
+    return loss
+
+
+def _counts(proc: int, chunks: np.ndarray) -> dict[tuple[int, int], int]:
+    """Return the records of chunks by (proc, schema)."""
+    return {
+        (proc, schema): int(chunks["count"][chunks["schema"] == schema].sum())
+        for schema in np.unique(chunks["schema"]).tolist()
+    }
 
 
 def read(
@@ -222,7 +268,19 @@ def _records(piece: Piece, loss: ReadLoss) -> Iterator[tuple[Schema, int, np.nda
                 lost = paths[source], chunk.offset, size, chunk.schema, chunk.records, records
                 loss.chunks.append(LostChunk(*lost))
                 continue
-            yield Schema(chunk.schema), chunk.thread, records
+            schema = Schema(chunk.schema)
+            if piece.cut and not piece.cut.holds(chunk.first_tsc, chunk.last_tsc):
+                records, outside = _within(piece.cut, schema, records)
+                loss.outside[piece.base.proc, int(schema)] += outside
+            yield schema, chunk.thread, records
+
+
+def _within(cut: Cut, schema: Schema, records: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return the bytes of the records in a window, and how many records are not in it."""
+    rows = records.view(RECORDS[schema])
+    inside = cut.inside(schema, rows)
+    kept = rows[inside]
+    return kept.view(np.uint8), rows.size - kept.size
 
 
 def _open(path: str, stack: ExitStack) -> FileView | str:

@@ -79,6 +79,14 @@ class Exporter:
     name: ClassVar[str]
     requires: ClassVar[Columns] = {}
 
+    def prepared(self, run: Run) -> Exporter:
+        """Return the exporter for a run of which the index is known; called once, before ``write``.
+
+        Args:
+            run: The index, and what stages have resolved from it.
+        """
+        return self
+
     def write(self, part: Partition, run: Run, staging: Path) -> Piece:
         """Write what this partition contributes. Event-less exporters leave this alone."""
         return Piece(part.number)

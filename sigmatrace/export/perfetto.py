@@ -18,15 +18,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 
+from sigmatrace.errors import ConfigError
 from sigmatrace.export import perfetto_flows as flows
 from sigmatrace.export import perfetto_packets as packets
 from sigmatrace.export.base import Exported, Exporter, Piece, places
+from sigmatrace.export.perfetto_activity import activity_counters
+from sigmatrace.export.perfetto_budget import MB, Plan, plan
 from sigmatrace.export.perfetto_calls import completions, operations
+from sigmatrace.export.perfetto_choice import TABLES, Choice, Chosen
+from sigmatrace.export.perfetto_chosen import arrows_equation, left_out
 from sigmatrace.export.perfetto_counters import (
     Counters,
     amounts_of,
@@ -48,15 +54,19 @@ from sigmatrace.export.perfetto_posts import by_peer_rows, post_rows, targets_no
 from sigmatrace.export.perfetto_queues import Depths, save_queues
 from sigmatrace.export.perfetto_segments import PieceWriter
 from sigmatrace.export.perfetto_settle import SEGMENT, Settled, settle
+from sigmatrace.export.perfetto_split import Split, SplitExporter, described_alone
 from sigmatrace.export.perfetto_tracks import Tracks
 from sigmatrace.export.perfetto_verbs import VERBS_COLUMNS, cqe_rows, request_rows
 from sigmatrace.partition import Partition, Run
-from sigmatrace.schema import Columns
+from sigmatrace.schema import STAGE_TABLES, Columns
 from sigmatrace.text import counted
 
 OUTPUT = "trace.pftrace"
+_COUNTERS = ("mark", "traffic", "object", "activity")
 SHOWN = ("op", "completion", "request", "cqe", "doorbell", "kernel")
 """Schemas of which each record is a slice or an instant, or is counted as left out."""
+Streams = Mapping[str, Sequence[bytes | memoryview]]
+_NEVER_SHOWN = ("wqe", "target", "aggregate")
 
 
 class PerfettoExporter(Exporter):
@@ -79,6 +89,11 @@ class PerfettoExporter(Exporter):
     ``kernels_absent``, notes why a GPU has no kernels; ``request_left_out`` (posted receives; queue
     pairs that the index does not have), ``cqe_left_out``, ``doorbell_left_out`` and
     ``kernel_left_out`` (objects that it does not have); ``wqe_left_out`` (raw slots are not shown);
+    In a choice: ``not_chosen``, records; ``flow_ends_left_out`` and ``one_sided_targets_known``
+    (``perfetto_chosen``); ``regions_left_out``; ``mark_left_out``, of processes that a file does
+    not have; ``depths_thinned``, values of counters. In a window of a run: ``activity_counters``
+    (of the index) and ``regions_from_before``, stray ends whose region is shown from the window's
+    begin on.
     ``mark_records``: ``regions_closed`` (two each), ``regions_open`` and ``regions_stray_ends``
     (begins without an end, ends without a begin), ``mark_instants``, ``mark_counters`` and
     ``mark_unknown`` (of a kind that is not known; not shown); ``target_left_out`` and
@@ -109,6 +124,7 @@ class PerfettoExporter(Exporter):
             "flow": "u8",
         },
         "completions": {
+            "proc": "i4",
             "thread": "u4",
             "t_ns": "i8",
             "size_bytes": "u8",
@@ -141,6 +157,7 @@ class PerfettoExporter(Exporter):
         "calls": {"call": "u1", "text": "str"},
         "names": {"proc": "i4", "name": "u4", "text": "str"},
         **OBJECT_COLUMNS,
+        "chunk_times": STAGE_TABLES["chunk_times"],
         "timeline": {
             "bin": "u4",
             "proc": "i4",
@@ -150,15 +167,54 @@ class PerfettoExporter(Exporter):
         },
     }
 
+    def __init__(
+        self,
+        window: str | None = None,
+        ranks: str | None = None,
+        qps: str | None = None,
+        ops: str | None = None,
+        budget_mb: int = 1000,
+        split: str | None = None,
+    ) -> None:
+        if budget_mb < 1:
+            raise ConfigError("export.perfetto.budget_mb must be at least 1", f"it is {budget_mb}")
+        self._choice = Choice.parse("export.perfetto", window, ranks, qps, ops)
+        self._budget_bytes = budget_mb * MB
+        self._split = None if split is None else Split.parse("export.perfetto.split", split)
+        self._output, self._is_first = OUTPUT, True
+        self._plan = Plan(Chosen())
+
+    def prepared(self, run: Run) -> Exporter:
+        """Choose what is shown as slices and instants: what was asked for, within the budget."""
+        tracks, base_ns = Tracks.of(run), fact_ns(run, "base_ns")
+        chosen = Chosen.of(self._choice, tracks, base_ns)
+        parts = {OUTPUT: chosen}
+        if self._split is not None:
+            found = self._split.parts(chosen, run, base_ns)
+            parts = {f"trace-{name}.pftrace": one for name, one in found}
+        made = {}
+        for name, one in parts.items():
+            made[name] = copy(self)
+            made[name]._output, made[name]._is_first = name, len(made) == 1
+            made[name]._plan = plan(one, self._budget_bytes, run, tracks, len(parts) > 1)
+        return made[OUTPUT] if self._split is None else SplitExporter(made)
+
+    @property
+    def _ends(self) -> str:
+        """Name of the file of ends of arrows."""
+        return f"{flows.ENDS}-{self._output}"
+
     def write(self, part: Partition, run: Run, staging: Path) -> Piece:
         """Encode a partition's events; keep what ``finish`` needs of marks and queue pairs."""
-        tracks = Tracks.of(run)
-        name = f"perfetto-{part.number:06d}"
+        tracks, chosen = Tracks.of(run), self._plan.chosen
+        shown = {name: chosen.only(part, name, tracks) for name in TABLES}
+        reaching = chosen.reaching(part, tracks)
+        name = f"perfetto-{self._output}-{part.number:06d}"
         base_ns = fact_ns(run, "base_ns")
         writer = PieceWriter(part.number, tracks, base_ns)
         records = {
-            "op_records": writer.write(operations(part, run, tracks)),
-            "completion_records": writer.write(completions(part, tracks)),
+            "op_records": writer.write(operations(shown["ops"], run, tracks)),
+            "completion_records": writer.write(completions(shown["completions"], tracks)),
             "request_records": 0,
             "cqe_records": 0,
             "doorbell_records": 0,
@@ -169,83 +225,92 @@ class PerfettoExporter(Exporter):
             "one_sided_targets_unknown": 0,
         }
         if tracks.qps.keys.size:
-            records["qp_operations"] = writer.write(post_rows(part, run, tracks))
-            records["one_sided_arrivals"] = writer.write(by_peer_rows(part, run, tracks))
+            records["qp_operations"] = writer.write(post_rows(shown["ops"], run, tracks))
+            records["one_sided_arrivals"] = writer.write(by_peer_rows(reaching, run, tracks))
             records["one_sided_targets_unknown"] = targets_not_known(part, tracks)
-            records["request_records"] = writer.write(request_rows(part, tracks))
-            records["cqe_records"] = writer.write(cqe_rows(part, tracks))
+            records["request_records"] = writer.write(request_rows(shown["requests"], tracks))
+            records["cqe_records"] = writer.write(cqe_rows(shown["cqes"], tracks))
         if tracks.gpus.keys.size:
-            doorbells, records["doorbells_twice"] = doorbell_rows(part, tracks)
+            doorbells, records["doorbells_twice"] = doorbell_rows(shown["doorbells"], tracks)
             records["doorbell_records"] = writer.write(doorbells) - records["doorbells_twice"]
-            records["kernel_records"] = writer.write(kernel_rows(part, run, tracks))
+            records["kernel_records"] = writer.write(kernel_rows(shown["kernels"], run, tracks))
         heads, ends = flows.collect(writer.written, base_ns)
-        save_queues(staging / f"{name}.queues", part, tracks)
-        for table in ("request", "cqe", "doorbell", "kernel"):
-            shown = records[f"{table}_records"]
-            records[f"{table}_left_out"] = part.tables[f"{table}s"].num_rows - shown
-        records["wqe_left_out"] = part.tables["wqes"].num_rows
-        records["target_left_out"] = part.tables["targets"].num_rows
-        records["aggregate_left_out"] = part.tables["aggregates"].num_rows
+        queues = f"perfetto-{part.number:06d}.queues"
+        if self._is_first:
+            save_queues(staging / queues, part, tracks)
+        for schema in (*SHOWN, *_NEVER_SHOWN):
+            rows = part.tables[f"{schema}s"].num_rows
+            records[f"{schema}_left_out"] = rows - records.get(f"{schema}_records", 0)
+        records.update(left_out(part, shown, reaching, tracks))
         segments, borders = writer.summary()
         marks, amounts = marks_of(part), amounts_of(part, tracks)
         with (staging / f"{name}.npz").open("wb") as file:
             np.savez(
                 file, segments=segments, borders=borders, marks=marks, amounts=amounts, heads=heads
             )
-        files = tuple(f"{name}.{suffix}" for suffix in ("npz", "queues"))
         counts = {**writer.counts, **records}
-        return Piece(part.number, files, counts, {OUTPUT: writer.body, flows.ENDS: ends})
+        streams: Streams = {self._output: writer.body, self._ends: ends}
+        return Piece(part.number, (f"{name}.npz", queues), counts, streams)
 
     def finish(self, pieces: Sequence[Piece], run: Run, staging: Path) -> Exported:
         """Fill in what was open, and write what is known only now."""
         tracks = Tracks.of(run)
         found = [_kept(staging / piece.files[0]) for piece in pieces]
-        marks = np.concatenate([np.empty(0, MARK), *(kept["marks"] for kept in found)])
+        all_marks = np.concatenate([np.empty(0, MARK), *(kept["marks"] for kept in found)])
+        chosen, amounts = self._plan.chosen, [kept["amounts"] for kept in found]
+        run, marks, amounts = described_alone(chosen.described, run, all_marks, amounts, tracks)
         key, texts = mark_texts(run, marks)
-        rows, counts = regions(marks, key, texts, tracks)
+        every, counts = regions(marks, key, texts, tracks)
+        rows = chosen.regions(every, tracks)
+        counts["regions_left_out"] = every.track.size - rows.track.size
+        counts["mark_left_out"] = all_marks.size - marks.size
         last = max((p.number for p in pieces), default=0) + 1
         writer = PieceWriter(last, tracks, fact_ns(run, "base_ns"))
         writer.write(rows)
         absent = writer.write(absence_rows(run, tracks, fact_ns(run, "base_ns")))
         summaries = [(kept["segments"], kept["borders"]) for kept in found]
         summaries.append(writer.summary())
-        traffic = traffic_counters(run, tracks, tracks.free)
+        activity = activity_counters(run, tracks, tracks.free)
+        traffic = traffic_counters(run, tracks, activity.next_uuid)
         own = mark_counters(marks, key, texts, tracks, traffic.next_uuid)
-        amounts = [kept["amounts"] for kept in found]
-        counters = [traffic, own, *object_counters(run, tracks, amounts, own.next_uuid)]
-        depths = Depths([staging / piece.files[1] for piece in pieces], tracks)
+        counters = [activity, traffic, own, *object_counters(run, tracks, amounts, own.next_uuid)]
+        queues = [staging / piece.files[1] for piece in pieces]
+        window = chosen.begin_ns, chosen.end_ns
+        depths = Depths(queues, tracks, window, fact_ns(run, "bin_ns"), chosen.described)
         base_ns = _zero(run, summaries, counters)
-        with (staging / OUTPUT).open("r+b") as out:
-            starts = [*places(pieces, OUTPUT), out.seek(0, 2)]
+        with (staging / self._output).open("r+b") as out:
+            starts = [*places(pieces, self._output), out.seek(0, 2)]
             out.writelines(writer.body)
             for start, settled in zip(starts, settle(summaries, base_ns), strict=True):
                 _fill_in(out, start, settled, tracks)
             out.seek(0, 2)
             out.write(packets.wall_clock(base_ns))
-            out.write(describe(run, tracks, _used(summaries, counters, depths)))
+            out.write(describe(run, tracks, _used(summaries, counters, depths), chosen.described))
             out.writelines(some.encode(base_ns) for some in counters)
             depths.write(out, last, counters[-1].next_uuid, base_ns)
         total = Counter({**counts, "kernels_absent": absent})
         for more in (writer.counts, *(piece.counts for piece in pieces)):
             total.update(more)
-        ends = [kept["heads"] for kept in found], places(pieces, flows.ENDS)
-        total.update(flows.count(*ends, staging / flows.ENDS))
+        ends = [kept["heads"] for kept in found], places(pieces, self._ends)
+        total.update(flows.count(*ends, staging / self._ends))
         total.update(_counted(counters, depths))
-        return Exported((OUTPUT,), dict(total), _hint(total, base_ns), balance(total))
+        hint = _hint(self._output, total, base_ns, self._plan)
+        return Exported((self._output,), dict(total), hint, balance(total))
 
 
 def _counted(counters: Sequence[Counters], depths: Depths) -> Mapping[str, int]:
-    traffic, own, *objects = (some.uuid.size for some in counters)
+    activity, traffic, own, *objects = (some.uuid.size for some in counters)
     counts = {
+        "activity_counters": activity,
         "traffic_counters": traffic,
         "mark_counters": own,
         "object_counters": sum(objects) + depths.values,
     }
-    return {**counts, "counters": sum(counts.values())}
+    return {**counts, "counters": sum(counts.values()), "depths_thinned": depths.thinned}
 
 
-def _hint(counts: Mapping[str, int], base_ns: int) -> str:
-    hint = f"open {OUTPUT} in Perfetto's viewer; its zero is Unix time {base_ns} ns"
+def _hint(output: str, counts: Mapping[str, int], base_ns: int, made: Plan) -> str:
+    hint = f"open {output} in Perfetto's viewer; its zero is Unix time {base_ns} ns"
     if counts["aggregate_left_out"]:
         rows = counted(
             counts["aggregate_left_out"],
@@ -256,7 +321,7 @@ def _hint(counts: Mapping[str, int], base_ns: int) -> str:
     if counts["flows_backwards"]:
         shown = counted(counts["flows_backwards"], "message")
         hint += f"; {shown} without an arrow: received before sent (clocks)"
-    return hint
+    return "\n".join([hint, *made.notes(counts)])
 
 
 def balance(counts: Mapping[str, int]) -> list[dict[str, Any]]:
@@ -266,13 +331,14 @@ def balance(counts: Mapping[str, int]) -> list[dict[str, Any]]:
     others = ("qp_operations", "one_sided_arrivals", "doorbells_twice", "kernels_absent")
     events += sum(counts[name] for name in others)
     ends = counts["regions_closed"] + counts["regions_stray_ends"]
+    shown = regions + counts["regions_from_before"] - counts["regions_left_out"]
     return [
         {
             "name": "slices + instants = operations + completions + requests + cqes + doorbells"
             " + kernels + regions + instants of the program + operations on tracks of queue pairs"
-            " + one-sided arrivals + doorbells on a second track + notes",
+            " + one-sided arrivals + doorbells on a second track + notes - regions left out",
             "left": counts["slices"] + counts["instants"],
-            "right": events + regions,
+            "right": events + shown,
         },
         {
             "name": "marks = 2 closed regions + open + stray ends + instants + counters + unknown",
@@ -280,15 +346,11 @@ def balance(counts: Mapping[str, int]) -> list[dict[str, Any]]:
             "right": regions + ends + counts["mark_counters"] + counts["mark_unknown"],
         },
         {
-            "name": "counters = those of the program + of the traffic + of objects",
+            "name": "counters = those of the program + of the traffic + of objects + of the index",
             "left": counts["counters"],
-            "right": sum(counts[f"{what}_counters"] for what in ("mark", "traffic", "object")),
+            "right": sum(counts[f"{what}_counters"] for what in _COUNTERS),
         },
-        {
-            "name": "matched + one-sided arrivals = flows + receives before their sends",
-            "left": ["stages.match.sends_matched", counts["one_sided_arrivals"]],
-            "right": counts["flows"] + counts["flows_backwards"],
-        },
+        arrows_equation(counts),
     ]
 
 

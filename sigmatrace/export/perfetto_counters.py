@@ -215,6 +215,9 @@ def _rates(
     order = np.argsort(at, kind="stable")
     at = at[order]
     t_ns = begin_ns + (at & 0xFFFFFFFF) * bin_ns
+    # The run begins inside its first bin; the trace's zero is not to be moved by that.
+    base_ns = fact_ns(run, "base_ns")
+    t_ns[(t_ns < base_ns) & (t_ns + bin_ns > base_ns)] = base_ns
     names = [described(number) for number in streams.tolist()]
     tracks = b"".join(
         packets.track(uuid + k, packets.counter("B/s"), name=name, parent=parent)

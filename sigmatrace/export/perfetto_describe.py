@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import PurePath
+
+import numpy as np
 
 from sigmatrace.export import perfetto_packets as packets
 from sigmatrace.export.perfetto_tracks import Track, Tracks
@@ -13,7 +16,9 @@ from sigmatrace.partition import Run
 _PIDS_FROM = 1 << 22
 
 
-def describe(run: Run, tracks: Tracks, used: Iterable[int]) -> bytes:
+def describe(
+    run: Run, tracks: Tracks, used: Iterable[int], described: np.ndarray | None = None
+) -> bytes:
     """Return the descriptors of processes, threads, and the other tracks that have events.
 
     Perfetto tells processes apart by pid alone. Of several that have the same (on other hosts,
@@ -24,9 +29,16 @@ def describe(run: Run, tracks: Tracks, used: Iterable[int]) -> bytes:
         run: The run with its tables ``processes`` and ``threads``.
         tracks: Its tracks.
         used: Numbers of tracks that have events, or counters below them.
+        described: bool, processes that are there at all; None: all.
     """
     pids = _pids(run)
-    out = [packets.root(), *_processes(run, tracks, pids), *_threads(run, tracks, pids)]
+    if described is None:
+        described = np.ones(len(pids), bool)
+    processes = itertools.compress(_processes(run, tracks, pids), described)
+    threads = itertools.compress(
+        _threads(run, tracks, pids), described[run.column("threads", "proc")]
+    )
+    out = [packets.root(), *processes, *threads]
     for number in tracks.with_parents(used):
         if tracks.kind(number) not in (Track.CALLS, Track.PROCESS):
             parent = tracks.parent(number)

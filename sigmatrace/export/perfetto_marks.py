@@ -17,6 +17,7 @@ from sigmatrace.export.perfetto_tracks import Track, Tracks
 from sigmatrace.partition import Partition, Run
 from sigmatrace.trace_format import MarkKind
 
+_FROM_BEFORE = "began before the window"
 MARK = np.dtype(
     [
         ("proc", "i4"),
@@ -69,7 +70,8 @@ def regions(
 ) -> tuple[Rows, dict[str, int]]:
     """Return the program's regions and instants, and counts of what did not pair up.
 
-    A region that was never ended is shown as an instant that says so.
+    A region that was never ended is shown as an instant that says so. In a window of a run
+    (``tracks.run`` has the fact ``window_ns``) one that began before it begins with it.
 
     Args:
         marks: ``MARK`` rows of the whole run.
@@ -78,8 +80,14 @@ def regions(
         tracks: Those of the run.
     """
     begin, kind = marks["t_ns"].copy(), marks["kind"].copy()
-    length, is_open, strays = _pair(marks, begin, kind, key, tracks)
-    shown = np.flatnonzero((kind == MarkKind.BEGIN) | (kind == MarkKind.INSTANT))
+    length, is_open, is_stray = _pair(marks, begin, kind, key, tracks)
+    window: Any = tracks.run.facts.get("window_ns")
+    from_before = is_stray & (window is not None)
+    if window is not None:
+        begin[from_before] = window[0]
+        length[from_before] = marks["t_ns"][from_before] - window[0]
+    shown = np.flatnonzero((kind == MarkKind.BEGIN) | (kind == MarkKind.INSTANT) | from_before)
+    texts_of_ends = "never ended" if window is None else "no end in the window", _FROM_BEFORE
     none = np.zeros(shown.size, np.uint8)
     rows = Rows(
         track=tracks.numbers(Track.REGIONS, marks["thread"][shown]),
@@ -87,13 +95,13 @@ def regions(
         length_ns=length[shown],
         depth=none,
         name=key[shown],
-        shown=is_open[shown].astype(np.uint16),
+        shown=(is_open | from_before)[shown].astype(np.uint16),
         flow=none.astype(np.uint64),
-        values=(none.astype(np.uint64),),
+        values=(from_before[shown].astype(np.uint64),),
         arguments=(Argument("region", Kind.TEXT),),
         name_text=texts.__getitem__,
-        value_text=lambda _: "never ended",
-        texts=1,
+        value_text=texts_of_ends.__getitem__,
+        texts=len(texts_of_ends),
     )
     known = np.bincount(kind, minlength=256)
     counts = {
@@ -102,26 +110,27 @@ def regions(
         "mark_unknown": marks.size - int(known[list(MarkKind)].sum()),
         "regions_closed": int(known[MarkKind.BEGIN]) - int(is_open.sum()),
         "regions_open": int(is_open.sum()),
-        "regions_stray_ends": strays,
+        "regions_stray_ends": int(is_stray.sum()),
+        "regions_from_before": int(from_before.sum()),
     }
     return rows, counts
 
 
 def _pair(
     marks: np.ndarray, begin: np.ndarray, kind: np.ndarray, key: np.ndarray, tracks: Tracks
-) -> tuple[np.ndarray, np.ndarray, int]:
-    """Return how long regions took (ns), which begins have no end, and how many ends no begin."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return how long regions took (ns), which begins have no end, and which ends no begin."""
     length = np.zeros(marks.size, np.int64)
     is_open = np.zeros(marks.size, bool)
     zeros = np.zeros(marks.size, np.uint8)
     order, starts = group_rows(marks["thread"].copy(), tracks.run.tables["threads"].num_rows)
-    strays = 0
+    is_stray = kind == MarkKind.END
     for thread in np.flatnonzero(np.diff(starts)).tolist():
         mine = order[starts[thread] : starts[thread + 1]]
         sort_rows(mine, begin, length, zeros)
-        ends, stray = pair_regions(mine, kind, key, MarkKind.BEGIN, MarkKind.END)
+        ends, _ = pair_regions(mine, kind, key, MarkKind.BEGIN, MarkKind.END)
         paired = ends >= 0
         length[mine[paired]] = begin[ends[paired]] - begin[mine[paired]]
         is_open[mine[~paired]] = kind[mine[~paired]] == MarkKind.BEGIN
-        strays += stray
-    return length, is_open, strays
+        is_stray[ends[paired]] = False
+    return length, is_open, is_stray

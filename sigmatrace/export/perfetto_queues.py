@@ -68,17 +68,28 @@ def _events(
 class Depths:
     """The counters ``outstanding`` (of GPUs ``outstanding slots``) of a run.
 
+    Where only a window is shown in full, values outside are thinned out: of each bin of the time
+    line the largest and the last one stay.
+
     Args:
         paths: What ``save_queues`` wrote, in any order.
         tracks: Those of the run.
+        window_ns: Begin and end in Unix ns of what is shown in full.
+        bin_ns: Width of a bin elsewhere.
+        described: bool, processes of which there are counters, None: all.
 
     Attributes:
         values: How many values were written so far.
+        thinned: How many were left out.
     """
 
     paths: Sequence[Path]
     tracks: Tracks
+    window_ns: tuple[int, int]
+    bin_ns: int
+    described: np.ndarray | None = None
     values: int = 0
+    thinned: int = 0
     _places: dict[int, list[tuple[Path, int, int]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -87,7 +98,8 @@ class Depths:
             listed = np.fromfile(path, np.int64, 2 * used, offset=8).reshape(-1, 2).tolist()
             at = 8 + _ROW_BYTES * used
             for qp, count in listed:
-                self._places.setdefault(qp, []).append((path, at, count))
+                if self.described is None or self.described[self.tracks.qps.proc[qp]]:
+                    self._places.setdefault(qp, []).append((path, at, count))
                 at += _ROW_BYTES * count
 
     @property
@@ -126,8 +138,39 @@ class Depths:
         sort_rows(order, t_ns, np.zeros_like(t_ns), (code & 1).astype(np.uint8))
         out_t, out_depth = np.empty_like(t_ns), np.empty_like(t_ns)
         used = outstanding_kernel(order, t_ns, code, out_t, out_depth)
-        return out_t[:used], out_depth[:used]
+        kept = thin(out_t[:used], out_depth[:used], *self.window_ns, self.bin_ns)
+        self.thinned += used - kept.size
+        return out_t[kept], out_depth[kept]
 
     def _rows(self, qp: int) -> Iterator[np.ndarray]:
         for path, at, count in self._places[qp]:
             yield np.fromfile(path, np.int64, 2 * count, offset=at).reshape(-1, 2)
+
+
+def thin(
+    t_ns: np.ndarray, value: np.ndarray, begin_ns: int, end_ns: int, bin_ns: int
+) -> np.ndarray:
+    """Return the places i8[k] of the values to keep, ascending.
+
+    Those in the window, the last one before it, and of each bin outside the largest (of equal ones
+    the first) and the last one.
+
+    Args:
+        t_ns: i8[n], ascending.
+        value: i8[n].
+        begin_ns: Of the window.
+        end_ns: Of the window.
+        bin_ns: Width of a bin.
+    """
+    place = np.arange(t_ns.size)
+    inside = (t_ns >= begin_ns) & (t_ns < end_ns)
+    if inside.all():
+        return place
+    bins = t_ns // bin_ns
+    is_last = np.append(np.diff(bins) != 0, True)
+    is_last |= np.append(~inside[:-1] & inside[1:], False)
+    order = np.lexsort((place, -value, bins))
+    is_first = np.append(True, np.diff(bins[order]) != 0)
+    is_largest = np.zeros(t_ns.size, bool)
+    is_largest[order[is_first]] = True
+    return np.flatnonzero(inside | is_last | is_largest)

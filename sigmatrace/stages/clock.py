@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from sigmatrace.partition import Partition, Run, column
-from sigmatrace.schema import STAGE_TABLES, Columns
+from sigmatrace.schema import INDEX_TABLES, STAGE_TABLES, Columns
 from sigmatrace.stages.base import Stage, SummaryKind
-from sigmatrace.stages.clock_columns import Clocks, add_times
+from sigmatrace.stages.clock_columns import Clocks, add_times, with_chunks
 from sigmatrace.stages.clock_fit import HZ_RANGE, SLACK_NS, Fit, fit, narrow, possible, single
 from sigmatrace.text import count_text
 from sigmatrace.trace_format import QUEUE_PAIR_LAYERS
@@ -72,6 +72,7 @@ class Clock(Stage):
             "source": "str",
         },
         "channels": {"layer": "u1"},
+        "chunks": INDEX_TABLES["chunks"],
         "ops": {"proc": "i4", "t_tsc": "u8", "channel": "u4", "op": "u1", "aux": "u4"},
         "completions": {"proc": "i4", "t_tsc": "u8"},
         "marks": {"proc": "i4", "t_tsc": "u8"},
@@ -92,6 +93,7 @@ class Clock(Stage):
         "wqes": {"t_ns": "i8"},
         "kernels": {"t_ns": "i8", "duration_ns": "i8"},
         "clock_quality": STAGE_TABLES["clock_quality"],
+        "chunk_times": STAGE_TABLES["chunk_times"],
     }
 
     def survey(self, run: Run) -> Clocks:
@@ -99,15 +101,15 @@ class Clock(Stage):
         processes = _processes(run)
         for members in _hosts(processes):
             _fit_host(members)
-        return _flatten(processes, _untimed(run))
+        return with_chunks(_flatten(processes, _untimed(run)), run)
 
     def apply(self, part: Partition, resolved: Clocks) -> Partition:
         """Add ``t_ns`` and the other columns in ns."""
         return add_times(part, resolved)
 
     def results(self, resolved: Clocks) -> Mapping[str, pa.Table]:
-        """Return the table ``clock_quality``."""
-        return {"clock_quality": resolved.quality}
+        """Return the tables ``clock_quality`` and ``chunk_times``."""
+        return {"clock_quality": resolved.quality, "chunk_times": resolved.chunks}
 
     def facts(self, resolved: Clocks) -> Mapping[str, object]:
         """Return ``base_ns`` and ``last_ns``: the first and last time the index knows of.
@@ -268,6 +270,7 @@ def _flatten(processes: list[_Process], untimed: np.ndarray) -> Clocks:
         ns_per_tick=np.array([fits[number].rate for number in numbers], np.float64),
         untimed=untimed,
         quality=_quality(processes),
+        chunks=pa.table({}),
         facts=_facts(processes),
         ledger=_ledger(processes),
     )

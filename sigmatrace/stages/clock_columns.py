@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
 from sigmatrace.errors import PipelineError
-from sigmatrace.partition import Partition
+from sigmatrace.partition import Partition, Run
 from sigmatrace.text import counted
 
 SPAN_MAX_NS = 2.0**61
@@ -33,6 +33,7 @@ class Clocks:
         untimed: ``(channels + 1,)`` bool, operations do not tell how long the call took; the last
             one stands for channels that are not known.
         quality: Table ``clock_quality``.
+        chunks: Table ``chunk_times``.
         facts: ``base_ns``, ``last_ns``.
         ledger: What ``account`` returns.
     """
@@ -46,6 +47,7 @@ class Clocks:
     ns_per_tick: np.ndarray
     untimed: np.ndarray
     quality: pa.Table
+    chunks: pa.Table
     facts: Mapping[str, object]
     ledger: Mapping[str, object]
 
@@ -92,14 +94,49 @@ def _span(part: Partition, table: str, name: str, clocks: Clocks) -> np.ndarray:
     return held
 
 
-def _convert(part: Partition, table: str, name: str, clocks: Clocks) -> np.ndarray:
+def with_chunks(clocks: Clocks, run: Run) -> Clocks:
+    """Return the clocks with the times of the run's chunks."""
+    table = run.tables["chunks"].select(["proc", "schema", "count"])
+    for name in ("first", "last"):
+        columns = (run.column("chunks", key) for key in (f"{name}_tsc", "proc"))
+        table = table.append_column(f"{name}_ns", pa.array(unix_ns(clocks, *columns)[0]))
+    return replace(clocks, chunks=table)
+
+
+def ticks_at(clocks: Clocks, t_ns: int) -> np.ndarray:
+    """Return by process the first TSC ``(processes,)`` u8 whose time is not before ``t_ns``.
+
+    Found by bisection of the same map that gives events their times, so that a comparison of ticks
+    is one of times, to the tick. A map does not run backwards; beyond the range of a TSC it is the
+    first or the last one.
+    """
+    proc = np.arange(clocks.map_of_proc.size, dtype=np.int32)
+    center: np.ndarray = clocks.ref_tsc[clocks.map_of_proc]
+    # The map counts ticks from a reference, modulo 2^64: half of them are before it.
+    half = np.uint64(2**63 - 1)
+    low: np.ndarray = center - np.minimum(center, half)
+    high = center + np.minimum(np.uint64(2**64 - 1) - center, half)
+    while (low < high).any():
+        middle = low + (high - low) // np.uint64(2)
+        before = unix_ns(clocks, middle, proc)[0] < t_ns
+        low = np.where(before & (low < high), middle + np.uint64(1), low)
+        high = np.where(before, high, middle)
+    return low
+
+
+def unix_ns(clocks: Clocks, t_tsc: np.ndarray, proc: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return Unix ns i8[n] of TSC readings, and how many are of a process that does not exist."""
     from sigmatrace.stages.kernels.clock import convert_kernel
 
-    t_tsc, proc = part.column(table, name), part.column(table, "proc")
     out_ns = np.empty(t_tsc.size, np.int64)
     maps = (clocks.map_of_proc, clocks.begin, clocks.ref_tsc)
     knots = (clocks.knot_x, clocks.knot_y, clocks.slope)
-    unknown = convert_kernel(t_tsc, proc, *maps, *knots, out_ns)
+    return out_ns, convert_kernel(t_tsc, proc, *maps, *knots, out_ns)
+
+
+def _convert(part: Partition, table: str, name: str, clocks: Clocks) -> np.ndarray:
+    t_tsc, proc = part.column(table, name), part.column(table, "proc")
+    out_ns, unknown = unix_ns(clocks, t_tsc, proc)
     if unknown:
         rows = counted(unknown, "row names", "rows name")
         raise PipelineError(

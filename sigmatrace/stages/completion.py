@@ -54,11 +54,13 @@ class Completed:
             completions, bytes, those whose request's time is known, and the sum, least and
             largest of their latencies.
         last: Process, object and position of requests of send queues behind the last completion.
+        is_cut: Only a window of the run is there: what was posted and completed before it is not.
     """
 
     queues: pa.Table
     kinds: pa.Table
     last: pa.Table
+    is_cut: bool = False
 
 
 class Completion(Stage):
@@ -110,9 +112,11 @@ class Completion(Stage):
         """Put both tables into order."""
         queues = summary.queues.sort_by([(name, "ascending") for name in _QUEUE])
         gpu, visible = _visible(queues, run)
+        is_cut = "window_ns" in run.facts
+        known = visible & ((column(queues, "joined") > 0) | (not is_cut))
         found = {
             "visible": pa.array(visible),
-            "outstanding": _outstanding(queues, summary.last, gpu, visible),
+            "outstanding": _outstanding(queues, summary.last, gpu, known),
             "is_gpu": pa.array(gpu),
         }
         for name, values in found.items():
@@ -121,6 +125,7 @@ class Completion(Stage):
             described(queues, run),
             summary.kinds.sort_by([(name, "ascending") for name in _KIND]),
             summary.last,
+            is_cut,
         )
 
     def results(self, resolved: Completed) -> Mapping[str, pa.Table]:
@@ -141,7 +146,11 @@ class Completion(Stage):
         verbs = table.filter(pc.invert(table.column("is_gpu")))
         send, own, shared = (verbs.filter(pc.equal(verbs.column("queue"), int(q))) for q in Queue)
         total = {name: _sum(whole.column(name)) for name in _QUEUE_SUMS}
-        posted, completed = (_sum(send.column(name)) for name in _QUEUE_TOPS)
+        # In a window positions also tell of what lies before it: there the records count.
+        tops = ("requests", "retired") if resolved.is_cut else _QUEUE_TOPS
+        posted, completed = (_sum(send.column(name)) for name in tops)
+        outstanding = _sum(send.column("outstanding")) if resolved.is_cut else posted - completed
+        receives = [own.column("requests"), shared.column("requests")]
         pairs = [
             ("request records, at most those of its positions", table, "requests", "posted"),
             ("send requests retired, at most those completed", send, "retired", "completed"),
@@ -154,13 +163,15 @@ class Completion(Stage):
             "send_retired": _sum(send.column("retired")),
             "send_posted": posted,
             "send_completed": completed,
-            "send_outstanding": posted - completed,
+            "send_outstanding": outstanding,
             "send_not_visible": total["requests"] - _sum(table.column("requests")),
             "gpu_requests": _sum(gpu.column("requests")),
             "gpu_outstanding": _sum(gpu.column("outstanding")),
             "gpu_cqes": _sum(gpu.column("cqes")),
             "gpu_errors": _sum(gpu.column("errors")),
-            "receives_posted": _at_least(own) + _at_least(shared),
+            "receives_posted": sum(map(_sum, receives))
+            if resolved.is_cut
+            else _at_least(own) + _at_least(shared),
             "receives_completed": _sum(own.column("cqes")) + _sum(shared.column("cqes")),
             "not_joined": total["cqes"] - total["joined"],
             "not_joined_shared": _sum(shared.column("cqes")) - _sum(shared.column("joined")),
@@ -185,6 +196,12 @@ class Completion(Stage):
             f"completed  {completed} of {sends} send requests, {outstanding} outstanding; "
             f"{received} of {posted} posted receives; {counted(errors, 'error')}"
         ]
+        if resolved.is_cut:
+            lines = [
+                f"completed  in the window {completed} send requests ({sends} posted in it), "
+                f"{received} receives ({posted}); {outstanding} outstanding at its end, as far as "
+                f"completions in it tell; {counted(errors, 'error')}"
+            ]
         if unseen + seen == counts["requests"] and counts["cqes"] == counts["gpu_cqes"]:
             lines = []
         if seen or counts["gpu_cqes"]:

@@ -13,12 +13,14 @@ from sigmatrace.partition import column
 from sigmatrace.text import count_text, counted
 
 
-def doubts(messages: pa.Table, lossy: NDArray[np.uint8]) -> dict[str, Any]:
+def doubts(messages: pa.Table, lossy: NDArray[np.uint8], *, is_cut: bool = False) -> dict[str, Any]:
     """Return what the ledger says of matches that are guesses, and of those that look wrong.
 
     Args:
         messages: The table ``messages``.
         lossy: u1, by group: the transport may lose messages or exchange them.
+        is_cut: Only a window of the run is there. Then a message without its other end tells
+            nothing of a loss, and no stream counts as torn.
 
     Returns:
         ``lossy``: streams over such transports, their messages ``sent``, ``received`` and
@@ -30,7 +32,7 @@ def doubts(messages: pa.Table, lossy: NDArray[np.uint8]) -> dict[str, Any]:
     group, sent, received, matched, left, right, unknown = (column(messages, key) for key in keys)
     whole = (sent == matched) & (received == matched)
     here = lossy[group] > 0
-    torn = here & ~whole & (matched > 0)
+    torn = here & ~whole & (matched > 0) & (not is_cut)
     totals = {"sent": sent[here], "received": received[here], "matched": matched[here]}
     return {
         "lossy": {

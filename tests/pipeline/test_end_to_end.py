@@ -119,7 +119,7 @@ def test_partitions_do_not_change_the_result(synthetic, tmp_path, monkeypatch):
     monkeypatch.setattr(passes, "FAN_IN", 2)
     whole = api.run(synthetic.folder, export=["json"], out=tmp_path / "whole")
     spec = pipeline.plan
-    monkeypatch.setattr(pipeline, "plan", lambda files, bases, _: spec(files, bases, 20_000))
+    monkeypatch.setattr(pipeline, "plan", lambda files, bases, *_: spec(files, bases, 20_000))
     parts = api.run(synthetic.folder, export=["json"], out=tmp_path / "parts")
     assert (whole.out / "summary.json").read_bytes() == (parts.out / "summary.json").read_bytes()
     assert whole.ledger == parts.ledger

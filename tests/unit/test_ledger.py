@@ -12,7 +12,7 @@ from sigmatrace.trace_format import Schema
 NAMES = [schema.name.lower() for schema in Schema]
 
 
-IN_CHUNKS = ("read", "damaged", "bad_channel", "unused")
+IN_CHUNKS = ("read", "damaged", "bad_channel", "unused", "outside", "not_read")
 
 
 def a_schema(**counts):
@@ -77,7 +77,8 @@ def test_an_equation_about_nothing_is_an_error_that_names_it(side):
 def test_records_that_vanish_are_found():
     book = ledger.build(an_account(read=9), {}, {})
     assert ledger.violated(book) == [
-        "op: written + recovered + surplus = read + damaged + bad_channel + unused + missing: "
+        "op: written + recovered + surplus = read + damaged + bad_channel + unused + outside + "
+        "not_read + missing: "
         "10 is not 9"
     ]
 
@@ -91,7 +92,8 @@ def test_records_of_a_file_without_an_end_cannot_vanish(kind):
     account.schemas["aggregate"].found = 8
     there = sum(counts.values())
     assert ledger.violated(ledger.build(account, {}, {})) == [
-        f"aggregate: found in chunks = read + damaged + bad_channel + unused: 8 is not {there}"
+        "aggregate: found in chunks = read + damaged + bad_channel + unused + outside + "
+        f"not_read: 8 is not {there}"
     ]
 
 
@@ -147,7 +149,9 @@ def perfetto(**changed):
         "regions_stray_ends": 1, "mark_instants": 1, "mark_counters": 4, "mark_unknown": 3,
         "traffic_counters": 9, "object_counters": 0, "counters": 13, "request_records": 0,
         "cqe_records": 0, "doorbell_records": 0, "kernel_records": 0, "qp_operations": 1,
-        "doorbells_twice": 1, "kernels_absent": 1, "one_sided_arrivals": 1, **changed,
+        "doorbells_twice": 1, "kernels_absent": 1, "one_sided_arrivals": 1,
+        "regions_from_before": 0, "regions_left_out": 0, "activity_counters": 0,
+        "flow_ends_left_out": 0, **changed,
     }  # fmt: skip
 
 
@@ -160,6 +164,9 @@ def perfetto(**changed):
         ({"kernel_records": 1}, "slices + instants", 26, 27),
         ({"regions_open": 1}, "slices + instants", 26, 25),
         ({"mark_unknown": 2}, "marks = 2 closed", 17, 16),
+        ({"regions_from_before": 1}, "slices + instants", 26, 27),
+        ({"regions_left_out": 1}, "slices + instants", 26, 25),
+        ({"activity_counters": 2}, "counters = ", 13, 15),
         ({"counters": 12}, "counters = ", 12, 13),
         ({"object_counters": 5}, "counters = ", 13, 18),
         ({"qp_operations": 3}, "slices + instants", 26, 28),

@@ -1,0 +1,197 @@
+"""How large a trace would be, and how much time fits into a budget: from the index alone.
+
+The index knows of each chunk its records, of which kind, and the times of the first and the last
+one. Between these they are taken as evenly spread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+
+from sigmatrace.export.kernels.packets import COUNTER_BYTES
+from sigmatrace.export.perfetto_choice import Chosen
+from sigmatrace.export.perfetto_tracks import Tracks
+from sigmatrace.partition import Run
+from sigmatrace.text import count_text
+from sigmatrace.trace_format import Schema
+from sigmatrace.window import EVER_NS, text_of
+
+MB = 10**6
+_BINS = 2048
+_DIRECTIONS = 2
+_BYTES = {
+    Schema.OP: 45,
+    Schema.COMPLETION: 28,
+    Schema.REQUEST: 100,
+    Schema.CQE: 125,
+    Schema.DOORBELL: 80,
+    Schema.KERNEL: 75,
+}
+"""Bytes of a record in the trace, with its arrow and its value of a counter, rounded up
+(docs/perfetto.md has what was measured)."""
+_TIMED_CALL_BYTES = 10
+"""What an operation takes besides in mode ``full``, where many have an end."""
+_POSTED_BYTES = 65
+"""What one of a process with queue pairs takes besides: it has more arguments, and is shown at its
+queue pair, too, or at the one that it reaches."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will be shown.
+
+    Attributes:
+        chosen: What was asked for, within the budget.
+        base_ns: Unix ns of the run's zero.
+        budget_bytes: The budget.
+        needed_bytes: Estimate of all that was asked for.
+        asked_end_ns: Unix ns of the end that was asked for.
+        is_cut: Whether the budget has cut the time.
+        is_part: Other files show the rest.
+    """
+
+    chosen: Chosen
+    base_ns: int = 0
+    budget_bytes: int = 0
+    needed_bytes: int = 0
+    asked_end_ns: int = EVER_NS
+    is_cut: bool = False
+    is_part: bool = False
+
+    def notes(self, counts: Mapping[str, int]) -> Iterator[str]:
+        """Yield what a user must know of what is not shown, and how to get it."""
+        chosen = self.chosen
+        yield from (f"{one} in this run" for one in chosen.unknown)
+        if chosen.is_everything or chosen.end_ns == chosen.begin_ns:
+            return
+        if self.is_cut:
+            shown = text_of(chosen.begin_ns, chosen.end_ns, self.base_ns)
+            rest = text_of(chosen.end_ns, self.asked_end_ns, self.base_ns)
+            needed = -(-self.needed_bytes // MB)
+            yield (
+                f"only {shown} is shown as slices: all that was asked for would take about "
+                f"{count_text(needed)} MB, the budget is {count_text(self.budget_bytes // MB)} MB "
+                f"(export.perfetto.window={rest} shows what follows, "
+                f"export.perfetto.budget_mb={needed} everything)"
+            )
+        if self.is_part:
+            return
+        if counts["not_chosen"]:
+            yield f"{count_text(counts['not_chosen'])} records are left out, as chosen"
+        if counts["slices"] + counts["instants"] == counts["kernels_absent"]:
+            yield "nothing matches the choice: there are counters alone"
+
+
+def plan(
+    chosen: Chosen, budget_bytes: int, run: Run, tracks: Tracks, is_part: bool = False
+) -> Plan:
+    """Return what will be shown of a run: the longest time from the choice's begin that fits.
+
+    Choices of queue pairs and of operations are not in the estimate: the index does not count
+    these. So with them less than the budget is used.
+
+    Args:
+        chosen: What was asked for.
+        budget_bytes: The budget.
+        run: The run with its table ``chunk_times``.
+        tracks: Those of the run.
+        is_part: Other files show the rest.
+    """
+    base_ns = int(str(run.facts["base_ns"]))
+    first, last = cast("tuple[int, int]", run.facts.get("window_ns", (-EVER_NS, EVER_NS)))
+    asked_end_ns = min(chosen.end_ns, last)
+    cost = _Cost.of(run, tracks, chosen, max(chosen.begin_ns, first))
+    asked = cost.before(asked_end_ns) if asked_end_ns > chosen.begin_ns else 0.0
+    needed = asked + cost.counters
+    made = Plan(chosen, base_ns, budget_bytes, int(needed), asked_end_ns, is_part=is_part)
+    if needed <= budget_bytes or not asked:
+        return made
+    end_ns = cost.end(budget_bytes - cost.counters)
+    return replace(made, chosen=replace(chosen, end_ns=end_ns), is_cut=True)
+
+
+@dataclass(frozen=True)
+class _Cost:
+    """How many bytes a window takes that begins where the choice does, by its end.
+
+    Attributes:
+        t_ns: ``(k,)`` i8, ascending.
+        total: ``(k,)`` f8, bytes of a window that ends then.
+        counters: Bytes of counters, whatever is shown beside them.
+    """
+
+    t_ns: np.ndarray
+    total: np.ndarray
+    counters: int
+
+    @classmethod
+    def of(cls, run: Run, tracks: Tracks, chosen: Chosen, begin_ns: int) -> _Cost:
+        names = ("proc", "schema", "count", "first_ns", "last_ns")
+        proc, schema, count, first, last = (run.column("chunk_times", name) for name in names)
+        processes = run.tables["processes"].num_rows
+        if chosen.described is not None:
+            processes = int(chosen.described.sum())
+        layers = len(np.unique(run.column("channels", "layer")))
+        values = min(_BINS * processes * layers, int(count.sum()))
+        values *= _DIRECTIONS
+        if chosen.procs is not None:
+            use = chosen.procs[proc]
+            proc, schema, count, first, last = (x[use] for x in (proc, schema, count, first, last))
+        size = count * _bytes_of(run, tracks, proc, schema)
+        t_ns, total = cumulated(first, last, size)
+        if t_ns.size:
+            total = total - np.interp(begin_ns, t_ns, total)
+        return cls(t_ns, np.maximum(total, 0), values * COUNTER_BYTES)
+
+    def before(self, end_ns: int) -> float:
+        return float(np.interp(end_ns, self.t_ns, self.total)) if self.t_ns.size else 0.0
+
+    def end(self, budget: float) -> int:
+        """Return the latest end of which the bytes are within a budget."""
+        place = int(np.searchsorted(self.total, max(budget, 0.0), side="right"))
+        if place == 0:
+            return int(self.t_ns[0])
+        step, room = self.total[place] - self.total[place - 1], budget - self.total[place - 1]
+        width = int(self.t_ns[place] - self.t_ns[place - 1])
+        return int(self.t_ns[place - 1]) + int(width * max(room, 0.0) / step)
+
+
+def _bytes_of(run: Run, tracks: Tracks, proc: np.ndarray, schema: np.ndarray) -> np.ndarray:
+    """Return bytes ``(n,)`` i8 of a record of each chunk."""
+    per_record = np.zeros(256, np.int64)
+    per_record[[int(one) for one in _BYTES]] = list(_BYTES.values())
+    size: np.ndarray = per_record[schema]
+    modes = np.array(
+        [mode == "full" for mode in run.tables["processes"].column("mode").to_pylist()]
+    )
+    posts = np.zeros(modes.size, bool)
+    posts[tracks.qps.proc] = True
+    for longer, more in ((modes, _TIMED_CALL_BYTES), (posts, _POSTED_BYTES)):
+        size += np.where((schema == Schema.OP) & longer[proc], more, 0)
+    return size
+
+
+def cumulated(
+    first: np.ndarray, last: np.ndarray, amount: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return how much lies before each point in time at which the slope changes.
+
+    Args:
+        first: ``(n,)`` i8, where an amount begins.
+        last: ``(n,)`` i8, where it ends, not before; it is spread evenly in between.
+        amount: ``(n,)``.
+
+    Returns:
+        Points ``(k,)`` i8, ascending, and what lies before each, ``(k,)`` f8; straight lines
+        between them. Complexity O(n log n).
+    """
+    stop = np.maximum(last, first) + 1
+    slope = amount / (stop - first)
+    points, place = np.unique(np.concatenate([first, stop]), return_inverse=True)
+    change = np.bincount(place, np.concatenate([slope, -slope]), points.size)
+    gained = np.cumsum(change)[:-1] * np.diff(points)
+    return points, np.concatenate([[0.0], np.cumsum(gained)])[: points.size]

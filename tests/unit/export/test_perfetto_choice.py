@@ -1,0 +1,119 @@
+"""What a choice leaves, row by row, judged by plain Python."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from sigmatrace.errors import ConfigError
+from sigmatrace.export.perfetto_budget import cumulated
+from sigmatrace.export.perfetto_choice import Choice, Chosen, overlaps
+from sigmatrace.export.perfetto_queues import thin
+from sigmatrace.export.perfetto_tracks import Tracks
+from sigmatrace.trace_format import Op
+from tests.perfetto_inputs import BASE, partition, run, send
+
+
+def parse(**options):
+    names = ("window", "ranks", "qps", "ops")
+    return Choice.parse("export.perfetto", **{**dict.fromkeys(names), **options})
+
+
+def test_choices_are_read():
+    made = parse(ranks="0-15, 64", qps="0x11,18 - 0x20,0", ops="Send,write,receive")
+    assert made.ranks == ((0, 15), (64, 64))
+    assert made.qps == ((17, 17), (18, 32), (0, 0))
+    assert made.ops == {Op.SEND, Op.PUT, Op.PUT_DATA, Op.RECV}
+    assert parse() == Choice()
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"ranks": "a"}, "export.perfetto.ranks: 'a' is no number"),
+        ({"ranks": "1,,2"}, "export.perfetto.ranks: '' is no number"),
+        ({"ranks": "-1"}, "'-1' is no number"),
+        ({"ranks": "5-3"}, "'5-3' is empty"),
+        ({"qps": "0xg"}, "export.perfetto.qps: '0xg' is no number"),
+        ({"qps": "012"}, "'012' is no number"),
+        ({"ops": "sent"}, "export.perfetto.ops: unknown operation 'sent'"),
+        ({"ops": ""}, "unknown operation ''"),
+        ({"window": "1"}, "export.perfetto.window=1 is no window"),
+    ],
+)
+def test_what_is_no_choice_is_refused_in_one_line(options, why):
+    with pytest.raises(ConfigError) as error:
+        parse(**options)
+    assert why in str(error.value) and "\n" not in str(error.value)
+
+
+def test_what_is_not_in_the_run_is_named():
+    chosen = Chosen.of(parse(ranks="0,5,7-9", qps="3"), Tracks.of(run()), BASE)
+    assert chosen.unknown == ("no rank 5", "no rank 7 to 9", "no QP 3")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_operations_are_chosen_by_all_that_is_asked_for(seed):
+    chance = random.Random(seed)
+    rows = [
+        send(
+            chance.randrange(100),
+            chance.choice([0, 0, chance.randrange(60)]),
+            proc=chance.randrange(2),
+            op=chance.choice([Op.SEND, Op.RECV, Op.PUT]),
+            ordinal=k,
+        )
+        for k in range(400)
+    ]
+    of = run(channels=[{"channel": 0}], routes=[{}])
+    tracks = Tracks.of(of)
+    chosen = Chosen.of(parse(window="30ns..60ns", ranks="1", ops="send,put"), tracks, BASE)
+    kept = chosen.only(partition(0, rows), "ops", tracks)
+    wanted = [
+        row["ordinal"]
+        for row in rows
+        if row["proc"] == 1
+        and row["op"] in (Op.SEND, Op.PUT)
+        and row["t"] < 60
+        and (row["t"] >= 30 or row["t"] + row["call_ns"] > 30)
+    ]
+    assert kept.column("ops", "ordinal").tolist() == wanted and wanted
+
+
+def test_spans_and_instants_at_the_edges_of_a_window():
+    begin, end = np.array([5, 5, 10, 19, 20, 0, 3]), np.array([9, 10, 10, 30, 20, 99, 11])
+    assert overlaps(begin, end, 10, 20).tolist() == [False, False, True, True, False, True, True]
+
+
+def test_amounts_are_spread_evenly_between_first_and_last():
+    chance = random.Random(1)
+    base = 1_700_000_000_000_000_000
+    spans = [(b := base + chance.randrange(1000), b + chance.randrange(200)) for _ in range(50)]
+    amount = np.array([chance.randrange(1, 99) for _ in spans])
+    first, last = (np.array(x, np.int64) for x in zip(*spans, strict=True))
+    points, total = cumulated(first, last, amount)
+    assert (np.diff(points) > 0).all() and points[0] == first.min() and total[0] == 0
+    for at in range(0, 1300, 37):
+        exact = sum(
+            n * min(1.0, max(0.0, (base + at - b) / (e + 1 - b)))
+            for (b, e), n in zip(spans, amount.tolist(), strict=True)
+        )
+        assert np.interp(at, points - base, total) == pytest.approx(exact, abs=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_counters_keep_the_window_and_of_other_bins_the_largest_and_the_last(seed):
+    chance = random.Random(seed)
+    t = np.array(sorted(chance.sample(range(2000), 300)))
+    value = np.array([chance.randrange(20) for _ in t])
+    kept = thin(t, value, 700, 900, 100).tolist()
+    wanted = {k for k in range(t.size) if 700 <= t[k] < 900}
+    wanted |= {max(k for k in range(t.size) if t[k] < 700)}
+    for begin in range(0, 2000, 100):
+        mine = [k for k in range(t.size) if begin <= t[k] < begin + 100]
+        if mine:
+            wanted |= {mine[-1], max(mine, key=lambda k: (value[k], -k))}
+    assert kept == sorted(wanted)
+    assert thin(t, value, 0, 2000, 100).tolist() == list(range(t.size))

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sigmatrace.errors import ConfigError
+from sigmatrace.export.perfetto_choice import Chosen
+from sigmatrace.export.perfetto_split import Split
+from sigmatrace.partition import Run
+from sigmatrace.schema import INDEX_TABLES, STAGE_TABLES
+from sigmatrace.window import EVER_NS
+from tests.factories import make_table
+
+BASE = 1_700_000_000_000_000_000
+SECOND = 10**9
+
+
+def run(ranks=(0, 1, 2, 3, 4, 9, -1), spans=((0.5, 2.5),)):
+    times = [
+        {"first_ns": BASE + int(a * SECOND), "last_ns": BASE + int(b * SECOND)} for a, b in spans
+    ]
+    processes = [{"proc": proc, "rank": rank} for proc, rank in enumerate(ranks)]
+    return Run(
+        {
+            "processes": make_table(INDEX_TABLES["processes"], processes),
+            "chunk_times": make_table(STAGE_TABLES["chunk_times"], times),
+        }
+    )
+
+
+def parts(text, chosen=None, of=None):
+    split = Split.parse("export.perfetto.split", text)
+    return split.parts(chosen or Chosen(), of or run(), BASE)
+
+
+def test_ranks_are_grouped_by_number_and_each_process_is_in_one_file():
+    (first, nothing), *files = parts("ranks:2")
+    assert first == "overview" and nothing.begin_ns == nothing.end_ns
+    assert {name: np.flatnonzero(one.procs).tolist() for name, one in files} == {
+        "without-rank": [6],
+        "ranks-0-1": [0, 1],
+        "ranks-2-3": [2, 3],
+        "ranks-4-5": [4],
+        "ranks-8-9": [5],
+    }
+    mine = Chosen(procs=np.array([False, True, False, False, False, True, False]))
+    assert [name for name, _ in parts("ranks:2", mine)] == ["overview", "ranks-0-1", "ranks-8-9"]
+
+
+def test_times_follow_each_other_and_miss_nothing():
+    _, *files = parts("time:1s")
+    assert [name for name, _ in files] == ["time-0s-1s", "time-1s-2s", "time-2s-3s"]
+    limits = [(one.begin_ns, one.end_ns) for _, one in files]
+    assert limits == [
+        (-EVER_NS, BASE + SECOND),
+        (BASE + SECOND, BASE + 2 * SECOND),
+        (BASE + 2 * SECOND, EVER_NS),
+    ]
+    chosen = Chosen(begin_ns=BASE + SECOND + 5, end_ns=BASE + 2 * SECOND - 5)
+    ((name, one),) = parts("time:1s", chosen)[1:]
+    assert (name, one.begin_ns, one.end_ns) == ("time-1s-2s", chosen.begin_ns, chosen.end_ns)
+    assert len(parts("time:1s", of=run(spans=()))) == 2
+
+
+@pytest.mark.parametrize(
+    "text", ["ranks", "ranks:0", "ranks:-1", "ranks:1s", "time:10", "time:0s", "time:s", "x:1", ""]
+)
+def test_what_is_no_split_is_refused_in_one_line(text):
+    with pytest.raises(ConfigError) as error:
+        Split.parse("export.perfetto.split", text)
+    assert str(error.value).startswith("export.perfetto.split") and "\n" not in str(error.value)
+
+
+def test_too_many_files_are_refused():
+    with pytest.raises(ConfigError, match="more than 100 files"):
+        parts("time:1ms")
