@@ -105,5 +105,6 @@ class Wqe(Stage):
         pair[np.append(resolved.qpn, 0)[pair] == 0] = -1
         queue = (pair, resolved.qpn, resolved.has_av)
         out = tuple(tuple(columns[name] for name in names) for names in (_WIDE, _MIDDLE, _NARROW))
-        walk_kernel(proc, t_tsc, index, *queue, words, decoded, out)
+        if proc.size:  # else nothing is compiled for nothing
+            walk_kernel(proc, t_tsc, index, *queue, words, decoded, out)
         return part.with_columns("wqes", {**columns, "decoded": decoded})
