@@ -8,6 +8,8 @@ beyond one. A mutable array may be passed where a read-only one is declared, so 
 signature serves both Arrow's buffers and numpy's own arrays.
 """
 
+# mypy: disable-error-code="no-untyped-call"
+
 from __future__ import annotations
 
 import contextlib
@@ -19,7 +21,7 @@ from typing import Any
 import numba
 from numba import types
 from numba.core.caching import FunctionCache
-from numba.core.runtime import rtsys
+from numba.core.runtime.nrt import rtsys
 
 _LOCK = threading.RLock()
 
