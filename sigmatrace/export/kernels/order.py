@@ -87,7 +87,8 @@ def sort_rows(order, begin, length, depth):
             stop = min(middle + width, count)
             if not _follows(order[middle - 1], order[middle], begin, length, depth):
                 continue
-            left[:width] = order[start:middle]
+            for i in range(width):  # a slice would take 2 s to compile
+                left[i] = order[start + i]
             i, j, k = 0, middle, start
             while i < width:
                 if j < stop and _follows(left[i], order[j], begin, length, depth):
