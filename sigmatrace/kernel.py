@@ -103,9 +103,10 @@ def kernel(*signatures: Any, **more: Any) -> Callable[[Callable[..., Any]], Any]
         signatures: numba signatures; none for a helper that becomes a part of other kernels.
         more: Further options of ``numba.njit``.
     """
-    options = {"nogil": True, "error_model": "numpy", **more}
+    options = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, **more}
     if not signatures:
-        return lambda function: numba.njit(function, **options, forceinline=True)
+        options |= {"forceinline": True, "no_cpython_wrapper": True}
+        return lambda function: numba.njit(function, **options)
     return lambda function: Kernel(function, signatures, options)
 
 
