@@ -23,6 +23,8 @@ from numba import types
 from numba.core.caching import FunctionCache
 from numba.core.runtime.nrt import rtsys
 
+from sigmatrace import kernel_ahead
+
 _LOCK = threading.RLock()
 
 
@@ -68,7 +70,10 @@ class _Cache(FunctionCache):
         """
         with self._guard_against_spurious_io_errors():
             rtsys.initialize(target_context)
-            return self._load_overload(sig, target_context)
+            found = self._load_overload(sig, target_context)
+        if found is None:
+            kernel_ahead.start()
+        return found
 
 
 class Kernel:
