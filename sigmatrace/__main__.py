@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
+import os
 import sys
+from typing import NoReturn
 
 
 def main() -> int:
@@ -21,9 +25,17 @@ def main() -> int:
 
         print(version_text())
         return 0
+    gc.disable()  # what imports make stays; the command line enables it when work begins
     from sigmatrace import cli
 
-    return cli.main(words)
+    _leave(cli.main(words))
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process at once: to take apart all that was imported takes 0.15 s."""
+    atexit._run_exitfuncs()
+    print(end="", file=sys.stderr, flush=True)
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -53,6 +53,11 @@ class Command:
         """The arguments for Hydra: flags first."""
         return [*self.flags, *self.overrides]
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether this is one run, of which Hydra has nothing to know but the options."""
+        return not self.flags and not any("hydra" in word for word in self.overrides)
+
 
 def parse(words: Sequence[str]) -> Command:
     """Take a command line apart and quote it for Hydra.

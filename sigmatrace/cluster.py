@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import importlib
 import os
 import signal
 import uuid
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from sigmatrace import threads
 from sigmatrace.errors import ConfigError, SigmaTraceError
 from sigmatrace.progress import Progress
 
@@ -76,19 +74,16 @@ class Cluster:
         """
         if self.kind == "distributed":
             return self._distributed(graph, key, counted, progress, modules)
-        from dask.callbacks import Callback
-
         wanted = set(counted)
-        callback: Any = Callback  # it has no types
-        step = callback(posttask=lambda key, *_: progress.step() if key in wanted else None)
         workers = self._local_workers
-        with step:
-            if self.kind == "threads":
-                import dask.threaded
 
-                with ThreadPoolExecutor(workers) as pool:
-                    return dask.threaded.get(graph, key, pool=pool)
-            return _processes(graph, key, workers)
+        def finished(key: Key) -> None:
+            if key in wanted:
+                progress.step()
+
+        if self.kind == "threads":
+            return threads.compute(graph, key, workers, finished)
+        return _processes(graph, key, workers, finished)
 
     def _distributed(
         self,
@@ -98,6 +93,8 @@ class Cluster:
         progress: Progress,
         modules: Sequence[str],
     ) -> Any:
+        import asyncio
+
         import distributed
 
         lib: Any = distributed  # it has no types
@@ -123,11 +120,17 @@ class Cluster:
                 raise
 
 
-def _processes(graph: Graph, key: Key, workers: int) -> Any:
-    import dask.multiprocessing
+def _processes(graph: Graph, key: Key, workers: int, finished: Callable[[Key], None]) -> Any:
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
 
+    import dask.multiprocessing
+    from dask.callbacks import Callback
+
+    callback: Any = Callback  # it has no types
+    step = callback(posttask=lambda key, *_: finished(key))
     context = get_context("spawn")
-    with ProcessPoolExecutor(workers, context, _leave_interrupts_to_the_parent) as pool:
+    with step, ProcessPoolExecutor(workers, context, _leave_interrupts_to_the_parent) as pool:
         try:
             return dask.multiprocessing.get(
                 graph, key, pool=pool, optimize_graph=False, chunksize=1

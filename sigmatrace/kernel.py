@@ -1,20 +1,31 @@
-"""How kernels are compiled: ahead of the first call, without the GIL, cached on disk.
+"""How kernels are compiled: at the first call, without the GIL, cached on disk.
 
-Every kernel has explicit signatures, so importing its module compiles it (or loads it from
-the cache); whoever uses one imports it inside the function that calls it.
+Every kernel has explicit signatures, so what is compiled does not depend on who calls first. A
+run compiles, or loads from the cache, the kernels that it calls, and no others.
 
 Arrays in signatures are named by dtype, R (only read) or W (written, too), and the dimensions
 beyond one. A mutable array may be passed where a read-only one is declared, so one
 signature serves both Arrow's buffers and numpy's own arrays.
 """
 
+# mypy: disable-error-code="no-untyped-call"
+
 from __future__ import annotations
 
+import contextlib
+import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import numba
 from numba import types
+from numba.core.caching import FunctionCache
+from numba.core.runtime.nrt import rtsys
+
+from sigmatrace import kernel_ahead
+
+_LOCK = threading.RLock()
 
 
 def _array(dtype: Any, dims: int, readonly: bool) -> Any:
@@ -48,23 +59,68 @@ I8W4 = _array(types.int64, 4, False)
 U8W2 = _array(types.uint64, 2, False)
 
 
+class _Cache(FunctionCache):
+    """numba's cache of one kernel; what only compiling needs is not set up for loading."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Load a compiled kernel, or return None.
+
+        numba's own first installs all that any function may call, which takes longer than to
+        load all kernels; compiling does so by itself.
+        """
+        with self._guard_against_spurious_io_errors():
+            rtsys.initialize(target_context)
+            found = self._load_overload(sig, target_context)
+        if found is None:
+            kernel_ahead.start()
+        return found
+
+
+class Kernel:
+    """A function that is compiled, or loaded from the cache, when it is first called."""
+
+    def __init__(self, function: Callable[..., Any], signatures: Any, options: Any) -> None:
+        functools.update_wrapper(self, function)
+        self._made: Any = None
+        self._make = functools.partial(_compile, function, signatures, options)
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call the compiled function."""
+        return (self._made or self.compiled())(*arguments)
+
+    def compiled(self) -> Any:
+        """Return numba's function, which is compiled."""
+        with _LOCK:
+            if self._made is None:
+                self._made = self._make()
+        return self._made
+
+    @property
+    def _numba_type_(self) -> Any:
+        """How numba finds what to compile in where one kernel calls another one."""
+        return self.compiled()._numba_type_
+
+
 def kernel(*signatures: Any, **more: Any) -> Callable[[Callable[..., Any]], Any]:
     """Compile a function for these signatures, ``nogil``, cached where a cache can be written.
 
     Args:
-        signatures: numba signatures; none for a helper that other kernels inline.
+        signatures: numba signatures; none for a helper that becomes a part of other kernels.
         more: Further options of ``numba.njit``.
     """
+    options = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, **more}
+    if not signatures:
+        options |= {"forceinline": True, "no_cpython_wrapper": True}
+        return lambda function: numba.njit(function, **options)
+    return lambda function: Kernel(function, signatures, options)
 
-    def compile_function(function: Callable[..., Any]) -> Any:
-        options: dict[str, Any] = {"nogil": True, "error_model": "numpy", **more}
-        if not signatures:
-            options["inline"] = "always"
-        try:
-            return numba.njit(list(signatures) or None, cache=True, **options)(function)
-        except RuntimeError as error:  # numba: neither the package nor a home can be written
-            if "cannot cache" not in str(error):
-                raise
-            return numba.njit(list(signatures) or None, **options)(function)
 
-    return compile_function
+def _compile(function: Callable[..., Any], signatures: Any, options: Any) -> Any:
+    made = numba.njit(function, **options)
+    # numba raises a RuntimeError where neither the package nor a home can be written.
+    with contextlib.suppress(RuntimeError):
+        made._cache = _Cache(function)
+    for signature in signatures:
+        made.compile(signature)
+    made.disable_compile()
+    return made

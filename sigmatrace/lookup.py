@@ -34,5 +34,6 @@ def find_objects(
     from sigmatrace.lookup_kernel import find_objects_kernel
 
     found = np.empty(proc.size, np.int32)
-    find_objects_kernel(proc, thing, keys, found)
+    if found.size:  # else nothing is compiled for nothing
+        find_objects_kernel(proc, thing, keys, found)
     return found

@@ -6,9 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from native_run import build, installed_lib
 
 from tests import trace_processor as wasm
+
+# Tests do not time, and the first call of a kernel compiles it.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")

@@ -64,7 +64,8 @@ def of_doorbells(part: Partition) -> tuple[pa.Table, pa.Table, int, int]:
     unknown = int(known.size - known.sum())
     row = {name: values[known] for name, values in row.items()}
     qpn, index = np.empty(row["qp"].size, np.uint32), np.empty(row["qp"].size, np.uint64)
-    doorbell_kernel(row["value"], row["index"] - row["slots"], qpn, index)
+    if qpn.size:  # else nothing is compiled for nothing
+        doorbell_kernel(row["value"], row["index"] - row["slots"], qpn, index)
     again = row["flags"] & DoorbellFlag.AGAIN != 0
     slots = row["slots"].astype(np.int64)
     keys = {"proc": row["proc"], "object": row["qp"]}

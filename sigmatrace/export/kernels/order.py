@@ -54,6 +54,13 @@ def _is_sorted(order, begin, length, depth):
     return True
 
 
+@kernel()
+def _copy(source, start, count, out):
+    """Copy ``source[start : start + count]``; numba compiles a slice for two seconds."""
+    for k in range(count):
+        out[k] = source[start + k]
+
+
 @kernel(types.void(I8W, I8R, I8R, U1R))
 def sort_rows(order, begin, length, depth):
     """Sort row numbers in place: by begin, then longer first, then outer first; stable.
@@ -87,7 +94,7 @@ def sort_rows(order, begin, length, depth):
             stop = min(middle + width, count)
             if not _follows(order[middle - 1], order[middle], begin, length, depth):
                 continue
-            left[:width] = order[start:middle]
+            _copy(order, start, width, left)
             i, j, k = 0, middle, start
             while i < width:
                 if j < stop and _follows(left[i], order[j], begin, length, depth):
