@@ -1,0 +1,106 @@
+"""Threads of this process, and processes of this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
+from typing import Any
+
+from sigmatrace.cluster.base import Cluster, Graph, Key
+from sigmatrace.errors import ClusterError, ConfigError
+from sigmatrace.progress import Progress
+
+
+class Threads(Cluster):
+    """Threads of this process.
+
+    Args:
+        workers: How many; None is as many as this process may use cores.
+    """
+
+    def __init__(self, workers: int | None = None) -> None:
+        self.workers = _count(workers)
+
+    @property
+    def window(self) -> int:
+        """See ``Cluster``."""
+        return 2 * self.workers
+
+    def compute(
+        self,
+        graph: Graph,
+        key: Key,
+        counted: Sequence[Key],
+        progress: Progress,
+        modules: Sequence[str] = (),
+    ) -> Any:
+        """See ``Cluster``."""
+        import dask.threaded
+
+        with _stepping(counted, progress), ThreadPoolExecutor(self.workers) as pool:
+            return dask.threaded.get(graph, key, pool=pool)
+
+
+class Processes(Cluster):
+    """Processes of this machine, started once.
+
+    Args:
+        workers: How many; None is as many as this process may use cores.
+    """
+
+    def __init__(self, workers: int | None = None) -> None:
+        self.workers = _count(workers)
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+
+    def compute(
+        self,
+        graph: Graph,
+        key: Key,
+        counted: Sequence[Key],
+        progress: Progress,
+        modules: Sequence[str] = (),
+    ) -> Any:
+        """See ``Cluster``."""
+        import dask.multiprocessing
+
+        if self._pool is None:
+            context = get_context("spawn")
+            self._pool = ProcessPoolExecutor(self.workers, context, _leave_interrupts_to_the_parent)
+        with _stepping(counted, progress):
+            try:
+                return dask.multiprocessing.get(
+                    graph, key, pool=self._pool, optimize_graph=False, chunksize=1
+                )
+            except dask.multiprocessing.RemoteException as error:
+                raise error.exception from None
+            except BrokenExecutor as error:
+                raise ClusterError(
+                    "a worker process died", "out of memory? try a smaller partition_mb"
+                ) from error
+
+
+def _count(workers: int | None) -> int:
+    if workers is not None and workers < 1:
+        raise ConfigError("cluster.workers must be at least 1", f"it is {workers}")
+    return workers or len(os.sched_getaffinity(0))
+
+
+def _stepping(counted: Sequence[Key], progress: Progress) -> Any:
+    """Return a context in which each counted task that Dask finishes advances ``progress``."""
+    from dask.callbacks import Callback
+
+    wanted = set(counted)
+    callback: Any = Callback  # it has no types
+    return callback(posttask=lambda key, *_: progress.step() if key in wanted else None)
+
+
+def _leave_interrupts_to_the_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
