@@ -78,6 +78,7 @@ class Jobs(Remote):
         self._job = job_arguments(kind, **options)
         self._type = _cluster_type(kind)
         self._cluster: Any = None
+        self._failures: list[Exception] = []
         self._stack = ExitStack()
 
     def __exit__(self, *_: object) -> None:
@@ -95,20 +96,15 @@ class Jobs(Remote):
         self._stack.enter_context(dask.config.set(config))
         try:
             self._cluster = self.scheduler()
-            self._stack.callback(self._cluster.close)
-            self._cluster.scale(jobs=self.jobs)
-            # The call above submits later, and nobody hears of it when that fails.
-            self._cluster.sync(_settled, self._cluster)
-        except FileNotFoundError as error:
-            raise ConfigError(
-                f"cluster={self.kind}: there is no command {error.filename} here",
-                "run this where jobs can be submitted",
-            ) from error
         except (RuntimeError, ValueError) as error:
             raise ConfigError(
-                f"cluster={self.kind} could not submit a job: {_last_words(error)}",
+                f"cluster={self.kind} cannot start: {_last_words(error)}",
                 "check the options of cluster",
             ) from error
+        self._stack.callback(self._cluster.close)
+        self._cluster.scale(jobs=self.jobs)
+        self._cluster.sync(_settled, self._cluster)
+        self._refuse_failures()
         progress.say(f"{self.jobs} jobs submitted, waiting for the first to start")
         return lib.Client(self._cluster, set_as_default=False)
 
@@ -118,6 +114,7 @@ class Jobs(Remote):
         where = {"interface": self._interface} if self._interface else {}
         security = {"security": dask_distributed().Security(require_encryption=True)}
         return self._type(
+            job_cls=_telling(self._type.job_cls, self._failures),
             **self._job,
             **where,
             **(security if self._tls else {}),
@@ -125,10 +122,24 @@ class Jobs(Remote):
             silence_logs="critical",
         )
 
-    def look_after(self) -> None:
-        """Submit jobs again that are lost."""
+    def look_after(self, workers: int) -> None:
+        """Submit jobs again that are lost. When that fails, those that are left go on."""
+        if not workers:
+            self._refuse_failures()
         if len(self._cluster.workers) < self.jobs:
             self._cluster.scale(jobs=self.jobs)
+
+    def _refuse_failures(self) -> None:
+        for error in self._failures:
+            if isinstance(error, FileNotFoundError):
+                raise ConfigError(
+                    f"cluster={self.kind}: there is no command {error.filename} here",
+                    "run this where jobs can be submitted",
+                ) from error
+            raise ConfigError(
+                f"cluster={self.kind} could not submit a job: {_last_words(error)}",
+                "check the options of cluster",
+            ) from error
 
     def nobody(self) -> ClusterError:
         """See ``Remote``."""
@@ -188,7 +199,31 @@ def _cluster_type(kind: str) -> Any:
     return getattr(dask_jobqueue, SYSTEMS[kind].cluster)
 
 
+def _telling(job_type: Any, failures: list[Exception]) -> Any:
+    """Return a type of jobs that notes what went wrong when one was submitted.
+
+    Dask submits in a task of its event loop, and nobody hears of it when that fails. Also, its
+    cluster asserts on exit that jobs are closed, which dask-jobqueue's do not say of themselves.
+    """
+    from distributed.core import Status
+
+    class Telling(job_type):
+        async def start(self) -> None:
+            try:
+                await super().start()
+            except (OSError, RuntimeError, ValueError) as error:
+                failures.append(error)
+                self.status = Status.running
+
+        async def close(self) -> None:
+            await super().close()
+            self.status = Status.closed
+
+    return Telling
+
+
 async def _settled(cluster: Any) -> None:
+    """Wait until jobs are submitted."""
     await cluster
 
 

@@ -41,7 +41,7 @@ class Remote(Cluster):
         """Return a new client of the scheduler."""
         raise NotImplementedError
 
-    def look_after(self) -> None:
+    def look_after(self, workers: int) -> None:
         """Do what keeps workers coming; called about once a second while nothing finishes."""
 
     def gone(self) -> ClusterError:
@@ -136,7 +136,7 @@ class Remote(Cluster):
             self._seen_s = now
         elif now - self._seen_s > self.timeout_s:
             raise self.nobody()
-        self.look_after()
+        self.look_after(len(there))
         return bool(there)
 
     def _ask(self, workers: Iterable[str], modules: Sequence[str]) -> dict[str, Any]:
