@@ -1,0 +1,100 @@
+"""A Dask scheduler and workers, started by their own commands on the loopback interface."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+UP_S = 60
+LOOPBACK = ("--host", "127.0.0.1", "--dashboard-address", "127.0.0.1:0")
+NO_PACKAGE = "import sys; sys.modules['sigmatrace'] = None; from dask.__main__ import main; main()"
+
+
+def environment() -> dict[str, str]:
+    """Environment of a process that can import this checkout, its tests included."""
+    path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+
+
+def pipeline(*words: object, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
+    """Run sigmatrace-pipeline in a process of its own."""
+    command = [sys.executable, "-m", "sigmatrace", *map(str, words)]
+    return subprocess.run(
+        command, env=environment(), capture_output=True, text=True, timeout=timeout_s, check=False
+    )
+
+
+class Dask:
+    """A scheduler, a context manager, which ends it and its workers.
+
+    Attributes:
+        scheduler: Its process.
+        address: Of the scheduler.
+    """
+
+    scheduler: subprocess.Popen[bytes]
+    address: str
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file = folder / "scheduler.json"
+        self._stack = ExitStack()
+        self._started = 0
+
+    def __enter__(self) -> Dask:
+        with self._stack:
+            command = [_dask(), "scheduler", "--port", "0", "--scheduler-file", str(self._file)]
+            self.scheduler = self._start([*command, *LOOPBACK])
+            self.address = json.loads(self._await_file())["address"]
+            self._stack = self._stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def workers(self, count: int, *options: str, command: Sequence[str] = ()) -> None:
+        """Start workers of one thread and wait until the scheduler knows them."""
+        from distributed import Client
+
+        words = [*(command or (_dask(),)), "worker", "--nthreads", "1", *LOOPBACK]
+        for _ in range(count):
+            self._start([*words, "--scheduler-file", str(self._file), *options])
+        with Client(self.address, set_as_default=False) as client:
+            client.wait_for_workers(count, timeout=UP_S)
+
+    def _start(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        self._started += 1
+        with (self._folder / f"dask-{self._started}.log").open("wb") as log:
+            process = subprocess.Popen(command, env=environment(), stdout=log, stderr=log)
+        self._stack.callback(_end, process)
+        return process
+
+    def _await_file(self) -> str:
+        deadline = time.monotonic() + UP_S
+        while True:
+            text = self._file.read_text() if self._file.exists() else ""
+            if text.endswith("}"):
+                return text
+            assert self.scheduler.poll() is None, (self._folder / "dask-1.log").read_text()
+            assert time.monotonic() < deadline, "dask scheduler does not come up"
+            time.sleep(0.02)
+
+
+def _dask() -> str:
+    return str(Path(sys.executable).with_name("dask"))
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
