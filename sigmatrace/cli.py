@@ -68,6 +68,7 @@ class _Job:
     def __init__(self, several: bool) -> None:
         self.several = several
         self.pid = os.getpid()
+        self.stderr = _stderr()
         self.errors: list[Exception] = []
         self.outs: set[Path] = set()
 
@@ -84,7 +85,8 @@ class _Job:
         except Exception as error:
             if self.several:
                 _report(error)
-                error.add_note(REPORTED)
+                if _stderr() == self.stderr:  # else it went into a launcher's log
+                    error.add_note(REPORTED)
             if os.getpid() != self.pid:
                 raise
             self.errors.append(error)
@@ -97,6 +99,12 @@ class _Job:
                 "name what differs in out=, e.g. 'out=results/${hydra:job.num}'",
             )
         self.outs.add(out)
+
+
+def _stderr() -> tuple[int, int]:
+    """Return what file this process writes its errors to."""
+    status = os.fstat(2)
+    return status.st_dev, status.st_ino
 
 
 def _report(error: Exception) -> int:

@@ -6,7 +6,7 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,13 @@ class System:
         cluster: Its class in dask-jobqueue.
         account: What that class calls the account; "" if there is none.
         silent: Directives for a job that keeps no log.
+        more: Further arguments of that class.
     """
 
     cluster: str
     account: str = ""
     silent: tuple[str, ...] = ()
+    more: Mapping[str, str] = field(default_factory=dict)
 
 
 SYSTEMS: Mapping[str, System] = {
@@ -41,7 +43,13 @@ SYSTEMS: Mapping[str, System] = {
     "moab": System("MoabCluster", "account", ("-j oe", "-o /dev/null")),
     "lsf": System("LSFCluster", "project", ("-o /dev/null",)),
     "sge": System("SGECluster", "project", ("-o /dev/null",)),
-    "oar": System("OARCluster", "project", ("-O /dev/null", "-E /dev/null")),
+    "oar": System(
+        "OARCluster",
+        "project",
+        ("-O /dev/null", "-E /dev/null"),
+        # What a site calls the memory of a core, directives have to say.
+        {"memory_per_core_property_name": "not_applicable"},
+    ),
     "htcondor": System("HTCondorCluster"),
 }
 
@@ -183,6 +191,7 @@ def job_arguments(
         "log_directory": str(Path(logs).resolve()) if logs else None,
         # Else a worker's dashboard listens on all interfaces.
         "worker_extra_args": ["--dashboard-address", "127.0.0.1:0"],
+        **system.more,
         **({system.account: account} if account else {}),
         **{name: value for name, value in same.items() if value is not None},
     }

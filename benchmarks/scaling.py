@@ -1,0 +1,137 @@
+"""What grows with a run, and how: the constants of the plan in ``docs/cluster.md``.
+
+Synthetic runs of several widths (ranks that all talk to all) and lengths go through each step of
+the pipeline on one thread; sizes are those of what is kept, or sent between processes.
+
+    python -m benchmarks scaling --ranks 16 32 64 --events 4000 8000
+"""
+
+from __future__ import annotations
+
+import argparse
+import pickle
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+from machine import describe
+
+from sigmatrace import api, pipeline
+from sigmatrace.capture.index import find_rank_files, index_file
+from sigmatrace.capture.merge import merge
+from sigmatrace.capture.read import plan
+from sigmatrace.cluster import Threads
+from sigmatrace.testing.synthetic import generate
+
+PARTITION_BYTES = 1 << 20
+CHUNK_RECORDS = 1024
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[16, 64, 128])
+    parser.add_argument("--events", type=int, nargs="+", default=[4000, 16000], help="of a rank")
+    options = parser.parse_args()
+    print(describe())
+    print(f"partitions of {PARTITION_BYTES >> 20} MiB, chunks of {CHUNK_RECORDS} records")
+    rows = []
+    for ranks in options.ranks:
+        for events in options.events:
+            with tempfile.TemporaryDirectory(prefix="sigmatrace-scaling-") as folder:
+                rows.append(measure(Path(folder), ranks, events * ranks))
+    for name in rows[0]:
+        print(f"{name:34}" + "".join(f"{row[name]:>12.6g}" for row in rows))
+
+
+class Stopwatch:
+    """CPU seconds by what was done."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, what: str) -> Iterator[None]:
+        start = time.process_time()
+        yield
+        self.seconds[what] = time.process_time() - start
+
+
+def measure(folder: Path, ranks: int, events: int) -> dict[str, float]:
+    """Return everything that is known of one run, sizes in bytes and durations in CPU seconds."""
+    run = folder / "run"
+    generate(run, ranks=ranks, events=events, mode="simple", chunk_records=CHUNK_RECORDS)
+    took = Stopwatch()
+    paths = find_rank_files(run)
+    index_file(paths[0])  # compiled kernels are loaded
+    with took("index"):
+        files = [index_file(path) for path in paths]
+    with took("merge"):
+        made, bases = merge(files)
+    specs = plan(files, bases, PARTITION_BYTES)
+    channels, chunks = made.tables["channels"].num_rows, sum(len(one.chunks) for one in files)
+    settings = api.compose([f"run={run}", f"out={folder / 'out'}", "export=perfetto"])
+    sizes = Sizes()
+    with sizes.watching():
+        api.execute(settings)
+    return {
+        "ranks": ranks,
+        "events": events,
+        "channels": channels,
+        "chunks": chunks,
+        "partitions": len(specs),
+        "index: bytes a file": size(files) / ranks,
+        "index: bytes a channel": size(files) / channels,
+        "index: CPU us a channel": took.seconds["index"] / channels * 1e6,
+        "merge: CPU us a channel": took.seconds["merge"] / channels * 1e6,
+        "run tables: bytes a channel": sum(one.nbytes for one in made.tables.values()) / channels,
+        "partition: bytes of its spec": size(specs) / len(specs),
+        "graph: tasks a partition": sizes.tasks / max(sizes.parts, 1),
+        "graph: bytes a partition": sizes.graph_bytes / max(sizes.parts, 1),
+        "work file: bytes a channel": sizes.work_bytes / channels,
+        "outcome: bytes": sizes.outcome_bytes,
+        "outcome: bytes a channel": sizes.outcome_bytes / channels,
+        "trace: bytes an event": trace_bytes(folder / "out") / events,
+    }
+
+
+class Sizes:
+    """Notes how large the graph of the pass over the events is, and its outcome."""
+
+    def __init__(self) -> None:
+        self.tasks = self.parts = self.graph_bytes = self.outcome_bytes = self.work_bytes = 0
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        plain: Callable[..., Any] = Threads.compute
+
+        def compute(cluster: Threads, graph: Any, key: Any, counted: Any, *rest: Any) -> Any:
+            result = plain(cluster, graph, key, counted, *rest)
+            if str(key[0]).startswith("last-"):
+                self.tasks, self.parts = len(graph), len(counted)
+                self.graph_bytes = len(cloudpickle.dumps(graph))
+                self.outcome_bytes = size(result)
+                work = next(task[1] for task in graph.values() if task[0] is pipeline._do_part)
+                self.work_bytes = work._path.stat().st_size
+            return result
+
+        Threads.compute = compute
+        try:
+            yield
+        finally:
+            Threads.compute = plain
+
+
+def size(value: Any) -> int:
+    return len(pickle.dumps(value, protocol=5))
+
+
+def trace_bytes(out: Path) -> int:
+    return sum(path.stat().st_size for path in out.glob("*.pftrace*"))
+
+
+if __name__ == "__main__":
+    main()
