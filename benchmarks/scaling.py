@@ -73,7 +73,8 @@ def measure(folder: Path, ranks: int, events: int) -> dict[str, float]:
         made, bases = merge(files)
     specs = plan(files, bases, PARTITION_BYTES)
     channels, chunks = made.tables["channels"].num_rows, sum(len(one.chunks) for one in files)
-    settings = api.compose([f"run={run}", f"out={folder / 'out'}", "export=perfetto"])
+    words = [f"run={run}", f"out={folder / 'out'}", "export=perfetto", "partition_mb=1"]
+    settings = api.compose(words)
     sizes = Sizes()
     with sizes.watching():
         api.execute(settings)
@@ -92,8 +93,8 @@ def measure(folder: Path, ranks: int, events: int) -> dict[str, float]:
         "graph: tasks a partition": sizes.tasks / max(sizes.parts, 1),
         "graph: bytes a partition": sizes.graph_bytes / max(sizes.parts, 1),
         "work file: bytes a channel": sizes.work_bytes / channels,
-        "outcome: bytes": sizes.outcome_bytes,
         "outcome: bytes a channel": sizes.outcome_bytes / channels,
+        **{f"  of {name}": part / channels for name, part in sizes.by_step.items()},
         "trace: bytes an event": trace_bytes(folder / "out") / events,
     }
 
@@ -103,6 +104,7 @@ class Sizes:
 
     def __init__(self) -> None:
         self.tasks = self.parts = self.graph_bytes = self.outcome_bytes = self.work_bytes = 0
+        self.by_step: dict[str, int] = {}
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -116,6 +118,11 @@ class Sizes:
                 self.outcome_bytes = size(result)
                 work = next(task[1] for task in graph.values() if task[0] is pipeline._do_part)
                 self.work_bytes = work._path.stat().st_size
+                names = [step.name for step in work.value.summed]
+                for name, part in zip(names, result.summaries, strict=True):
+                    self.by_step[name] = size(part)
+                for step, made in zip(work.value.exporters, result.pieces, strict=True):
+                    self.by_step[step.name] = size(made)
             return result
 
         Threads.compute = compute

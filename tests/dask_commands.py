@@ -23,12 +23,22 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
 
 
-def pipeline(*words: object, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
+def pipeline(*words: object, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
     """Run sigmatrace-pipeline in a process of its own."""
+    with started(*words) as process:
+        try:
+            out, err = process.communicate(timeout=timeout_s)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def started(*words: object) -> subprocess.Popen[str]:
+    """Start sigmatrace-pipeline in a process of its own."""
     command = [sys.executable, "-m", "sigmatrace", *map(str, words)]
-    return subprocess.run(
-        command, env=environment(), capture_output=True, text=True, timeout=timeout_s, check=False
-    )
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env=environment(), stdout=pipe, stderr=pipe, text=True)
 
 
 class Dask:

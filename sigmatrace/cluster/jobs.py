@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -198,6 +199,8 @@ def job_arguments(
 
 
 def _cluster_type(kind: str) -> Any:
+    # Its import installs handlers after which an interrupt is a silent success.
+    handlers = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
     try:
         import dask_jobqueue
     except ImportError as error:
@@ -205,6 +208,10 @@ def _cluster_type(kind: str) -> Any:
             f"cluster={kind} needs dask-jobqueue, which is not installed",
             "pip install 'sigmatrace[cluster]'",
         ) from error
+    finally:
+        for one, handler in handlers.items():
+            if signal.getsignal(one) is not handler:
+                signal.signal(one, handler)
     return getattr(dask_jobqueue, SYSTEMS[kind].cluster)
 
 

@@ -27,12 +27,14 @@ class Shared:
     def __init__(self, value: Any, folder: Path) -> None:
         self.value = value
         self._path = folder / PICKLE.format(uuid.uuid4().hex)
+        self._is_written = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if not self._path.exists():
+        if not self._is_written:
             import cloudpickle
 
             self._path.write_bytes(cloudpickle.dumps(self.value))
+            self._is_written = True
         return _shared, (str(self._path),)
 
 
@@ -45,5 +47,5 @@ def _shared(path: str) -> Shared:
             f"a worker does not see {path}", "put out= on a file system that all workers share"
         ) from error
     loaded = Shared(pickle.loads(data), Path(path).parent)
-    loaded._path = Path(path)
+    loaded._path, loaded._is_written = Path(path), True
     return loaded

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from sigmatrace.testing.synthetic import generate
 from tests import mishap
-from tests.dask_commands import environment, pipeline
+from tests.dask_commands import pipeline, started
 from tests.outputs import assert_same
 from tests.rigs.slurm.server import Slurm
 
@@ -67,8 +65,7 @@ def test_an_interrupt_cancels_all_jobs(slurm, words, tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     harm = mishap.words(tmp_path, "tell", pipe)
-    command = [sys.executable, "-m", "sigmatrace", *words, *harm, "cluster.jobs=2"]
-    process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
+    process = started(*words, *harm, "cluster.jobs=2")
     with pipe.open("rb"):  # returns when the stage opens the other end
         assert len(slurm.jobs()) == 2
         process.send_signal(signal.SIGINT)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -89,6 +91,14 @@ def test_mistakes_are_named(words, said):
 def test_no_jobs_and_no_cores_are_refused(word):
     with pytest.raises(ConfigError, match="at least 1"):
         make(**compose(["run=x", "cluster=slurm", word]).cluster)
+
+
+def test_an_interrupt_stays_one():
+    before = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
+    sys.modules.pop("dask_jobqueue", None)
+    sys.modules.pop("dask_jobqueue.runner", None)
+    make(**compose(["run=x", "cluster=slurm"]).cluster)
+    assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == before
 
 
 def test_a_missing_dask_jobqueue_is_named(monkeypatch):
