@@ -1,4 +1,5 @@
-"""``make bench``: the cost of records and of the verbs shim, unchosen layers, the pipeline.
+"""``make bench``: the cost of records and of the verbs shim, unchosen layers, the pipeline,
+and what grows with a run.
 
 usage: python -m benchmarks [NAME [OPTION...]]: one of them alone, with its options
 """
@@ -10,7 +11,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-NAMES = ("record_cost", "verbs_cost", "unchosen_layer", "pipeline_speed")
+NAMES = ("record_cost", "verbs_cost", "unchosen_layer", "pipeline_speed", "scaling")
 
 
 def main(arguments: list[str]) -> int:

@@ -3,7 +3,7 @@
 Synthetic runs of several widths (ranks that all talk to all) and lengths go through each step of
 the pipeline on one thread; sizes are those of what is kept, or sent between processes.
 
-    python -m benchmarks scaling --ranks 16 32 64 --events 4000 8000
+    python -m benchmarks scaling --ranks 16 64 128 --events 2000 8000
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from sigmatrace.capture.index import find_rank_files, index_file
 from sigmatrace.capture.merge import merge
 from sigmatrace.capture.read import plan
 from sigmatrace.cluster import Threads
+from sigmatrace.cluster.remote import Distributed
+from sigmatrace.progress import Progress
 from sigmatrace.testing.synthetic import generate
 
 PARTITION_BYTES = 1 << 20
@@ -34,7 +36,7 @@ CHUNK_RECORDS = 1024
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, nargs="+", default=[16, 64, 128])
-    parser.add_argument("--events", type=int, nargs="+", default=[4000, 16000], help="of a rank")
+    parser.add_argument("--events", type=int, nargs="+", default=[2000, 8000], help="of a rank")
     options = parser.parse_args()
     print(describe())
     print(f"partitions of {PARTITION_BYTES >> 20} MiB, chunks of {CHUNK_RECORDS} records")
@@ -43,6 +45,7 @@ def main() -> None:
         for events in options.events:
             with tempfile.TemporaryDirectory(prefix="sigmatrace-scaling-") as folder:
                 rows.append(measure(Path(folder), ranks, events * ranks))
+    print(f"{'Dask: CPU us a task':34}{dask_cost() * 1e6:>12.6g}")
     for name in rows[0]:
         print(f"{name:34}" + "".join(f"{row[name]:>12.6g}" for row in rows))
 
@@ -97,6 +100,27 @@ def measure(folder: Path, ranks: int, events: int) -> dict[str, float]:
         **{f"  of {name}": part / channels for name, part in sizes.by_step.items()},
         "trace: bytes an event": trace_bytes(folder / "out") / events,
     }
+
+
+def dask_cost(parts: int = 2000) -> float:
+    """Return CPU seconds a task of scheduler, worker and client together, for empty tasks."""
+    from distributed import LocalCluster
+
+    graph: dict[Any, Any] = {("part", at): (abs, at) for at in range(parts)}
+    counted = list(graph)
+    graph["sum", 0] = (sum, counted)
+    with (
+        LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, host="127.0.0.1",
+            protocol="tcp://", dashboard_address="127.0.0.1:0",
+        ) as local,
+        Distributed(local.scheduler_address) as cluster,
+        Progress("", parts, None) as progress,
+    ):  # fmt: skip
+        cluster.compute({("one", 0): (abs, 1)}, ("one", 0), [], progress)  # connected
+        start = time.process_time()
+        assert cluster.compute(graph, ("sum", 0), counted, progress) == sum(range(parts))
+        return (time.process_time() - start) / len(graph)
 
 
 class Sizes:

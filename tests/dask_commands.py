@@ -41,6 +41,22 @@ def started(*words: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=environment(), stdout=pipe, stderr=pipe, text=True)
 
 
+def tls(folder: Path) -> dict[str, str]:
+    """Make a certificate, and return the environment in which Dask takes and demands it."""
+    key, certificate = folder / "key.pem", folder / "certificate.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
+         "-nodes", "-subj", "/CN=test", "-days", "2", "-keyout", str(key), "-out", certificate],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    prefix = "DASK_DISTRIBUTED__COMM__"
+    given = {f"{prefix}TLS__CA_FILE": str(certificate), f"{prefix}REQUIRE_ENCRYPTION": "True"}
+    for role in ("SCHEDULER", "WORKER", "CLIENT"):
+        given[f"{prefix}TLS__{role}__KEY"] = str(key)
+        given[f"{prefix}TLS__{role}__CERT"] = str(certificate)
+    return given
+
+
 class Dask:
     """A scheduler, a context manager, which ends it and its workers.
 
@@ -52,8 +68,9 @@ class Dask:
     scheduler: subprocess.Popen[bytes]
     address: str
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, protocol: str = "tcp") -> None:
         self._folder = folder
+        self._protocol = protocol
         self._file = folder / "scheduler.json"
         self._stack = ExitStack()
         self._started = 0
@@ -61,7 +78,7 @@ class Dask:
     def __enter__(self) -> Dask:
         with self._stack:
             command = [_dask(), "scheduler", "--port", "0", "--scheduler-file", str(self._file)]
-            self.scheduler = self._start([*command, *LOOPBACK])
+            self.scheduler = self._start([*command, *LOOPBACK, "--protocol", self._protocol])
             self.address = json.loads(self._await_file())["address"]
             self._stack = self._stack.pop_all()
         return self
@@ -70,12 +87,14 @@ class Dask:
         self._stack.close()
 
     def workers(self, count: int, *options: str, command: Sequence[str] = ()) -> None:
-        """Start workers of one thread and wait until the scheduler knows them."""
+        """Start workers of one thread and wait until the scheduler knows them; not with TLS."""
         from distributed import Client
 
         words = [*(command or (_dask(),)), "worker", "--nthreads", "1", *LOOPBACK]
         for _ in range(count):
             self._start([*words, "--scheduler-file", str(self._file), *options])
+        if self._protocol == "tls":  # whose configuration this process does not have
+            return
         with Client(self.address, set_as_default=False) as client:
             client.wait_for_workers(count, timeout=UP_S)
 

@@ -67,7 +67,7 @@ class Remote(Cluster):
         self._checked = set()
         while not self._workers(modules):
             time.sleep(LOOK_EVERY_S / 10)
-        futures = self._client.get(graph, [*counted, key], sync=False)
+        futures = self._submit(graph, [*counted, key])
         last = futures[-1]
         finished: queue.SimpleQueue[Any] = queue.SimpleQueue()
         for future in futures:
@@ -90,6 +90,14 @@ class Remote(Cluster):
             with suppress(Exception):
                 self._client.cancel([last], force=True)
             raise
+
+    def _submit(self, graph: Graph, keys: list[Key]) -> list[Any]:
+        import dask
+
+        # It says of 2000 partitions that data should not be in the graph; what it is, is needed.
+        with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TiB"}):
+            futures: list[Any] = self._client.get(graph, keys, sync=False)
+        return futures
 
     def _next(self, finished: queue.SimpleQueue[Any], modules: Sequence[str]) -> Any:
         """Return a future that is done, or None after a while without one."""

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from sigmatrace.cluster.remote import Distributed
+from sigmatrace.progress import Progress
 from sigmatrace.testing.synthetic import generate
 from tests import dask_commands, mishap
 from tests.dask_commands import Dask, pipeline
@@ -89,6 +91,17 @@ def test_workers_of_a_scheduler_give_the_same_bytes(dask, on, expected, count):
     assert_same(expected, out)
 
 
+def test_tls_gives_the_same_bytes(on, expected, tmp_path, monkeypatch):
+    for name, value in dask_commands.tls(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    with Dask(tmp_path, "tls") as dask:
+        assert dask.address.startswith("tls://")
+        dask.workers(1, "--no-nanny", "--protocol", "tls")
+        code, lines, out = on(dask, "cluster.timeout_s=60")
+        assert code == 0, lines
+        assert_same(expected, out)
+
+
 def test_exchanges_give_the_same_bytes(dask, on, run, tmp_path):
     done = pipeline(f"run={run}", f"out={tmp_path / 'threads'}", *CHOICE, STAGE)
     assert done.returncode == 0, done.stderr
@@ -124,6 +137,13 @@ def test_the_scheduler_is_killed_in_mid_run(dask, on, tmp_path):
     dask.workers(1, "--no-nanny")
     words = mishap.words(tmp_path, "kill", dask.scheduler.pid)
     failed(on(dask, *words), 10, f"scheduler at {dask.address} went away")
+
+
+def test_a_large_graph_is_no_reason_to_warn(dask):
+    dask.workers(1, "--no-nanny")
+    with Distributed(dask.address) as cluster, Progress("", 1, None) as progress:
+        graph = {("large", 0): (len, bytes(11 << 20))}
+        assert cluster.compute(graph, ("large", 0), [], progress) == 11 << 20
 
 
 def test_a_scheduler_without_workers(dask, on):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sigmatrace.testing.synthetic import generate
-from tests import mishap
+from tests import dask_commands, mishap
 from tests.dask_commands import pipeline, started
 from tests.outputs import assert_same
 from tests.rigs.slurm.server import Slurm
@@ -48,6 +48,15 @@ def test_two_jobs_give_the_same_bytes(slurm, words, expected, tmp_path):
     assert "2 jobs submitted" in done.stderr
     assert_same(expected, tmp_path / "out")
     assert len({path.stem for path in (tmp_path / "logs").iterdir()}) == 2
+    slurm.await_no_jobs()
+
+
+def test_jobs_speak_tls(slurm, words, expected, tmp_path, monkeypatch):
+    for name, value in dask_commands.tls(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    done = pipeline(*words, "cluster.tls=true")
+    assert done.returncode == 0, done.stderr
+    assert_same(expected, tmp_path / "out")
     slurm.await_no_jobs()
 
 
