@@ -175,6 +175,10 @@ class Distributed(Remote):
             raise ConfigError(
                 f"no Dask scheduler answers at {self.address}", "check cluster.address"
             ) from error
+        except (RuntimeError, TypeError) as error:  # TLS is demanded, or lacks certificates
+            raise ConfigError(
+                f"cannot connect to {self.address}", f"{error}; see docs/cluster.md"
+            ) from error
         return lib.Client(self.address, timeout=self.timeout_s, set_as_default=False)
 
     def gone(self) -> ClusterError:

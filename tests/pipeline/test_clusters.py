@@ -66,7 +66,7 @@ def failed(spoken: tuple[int, list[str], Path], code: int, *parts: str) -> None:
     assert lines[-1].startswith("sigmatrace-pipeline: error: ")
     for part in parts:
         assert part in lines[-1]
-    assert not [path for path in out.parent.iterdir() if "out" in path.name]
+    assert not list(out.parent.glob("*out*"))
 
 
 @pytest.mark.parametrize(
@@ -91,15 +91,17 @@ def test_workers_of_a_scheduler_give_the_same_bytes(dask, on, expected, count):
     assert_same(expected, out)
 
 
-def test_tls_gives_the_same_bytes(on, expected, tmp_path, monkeypatch):
-    for name, value in dask_commands.tls(tmp_path).items():
-        monkeypatch.setenv(name, value)
-    with Dask(tmp_path, "tls") as dask:
-        assert dask.address.startswith("tls://")
-        dask.workers(1, "--no-nanny", "--protocol", "tls")
-        code, lines, out = on(dask, "cluster.timeout_s=60")
-        assert code == 0, lines
-        assert_same(expected, out)
+def test_tls_gives_the_same_bytes(run, expected, tmp_path):
+    env = dask_commands.tls(tmp_path)
+    with Dask(tmp_path, env) as dask:
+        dask.workers(1, "--no-nanny")
+        words = ("cluster=distributed", f"cluster.address={dask.address}", "cluster.timeout_s=60")
+        words = (f"run={run}", f"out={tmp_path / 'out'}", *CHOICE, *words)
+        without = pipeline(*words)
+        done = pipeline(*words, env=env)
+    failed((without.returncode, without.stderr.splitlines(), tmp_path / "none/out"), 2, "tls://")
+    assert done.returncode == 0, done.stderr
+    assert_same(expected, tmp_path / "out")
 
 
 def test_exchanges_give_the_same_bytes(dask, on, run, tmp_path):

@@ -51,10 +51,8 @@ def test_two_jobs_give_the_same_bytes(slurm, words, expected, tmp_path):
     slurm.await_no_jobs()
 
 
-def test_jobs_speak_tls(slurm, words, expected, tmp_path, monkeypatch):
-    for name, value in dask_commands.tls(tmp_path).items():
-        monkeypatch.setenv(name, value)
-    done = pipeline(*words, "cluster.tls=true")
+def test_jobs_speak_tls(slurm, words, expected, tmp_path):
+    done = pipeline(*words, "cluster.tls=true", env=dask_commands.tls(tmp_path))
     assert done.returncode == 0, done.stderr
     assert_same(expected, tmp_path / "out")
     slurm.await_no_jobs()
