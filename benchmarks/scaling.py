@@ -20,7 +20,7 @@ from typing import Any
 import cloudpickle
 from machine import describe
 
-from sigmatrace import api, pipeline
+from sigmatrace import api, passes
 from sigmatrace.capture.index import find_rank_files, index_file
 from sigmatrace.capture.merge import merge
 from sigmatrace.capture.read import plan
@@ -140,7 +140,7 @@ class Sizes:
                 self.tasks, self.parts = len(graph), len(counted)
                 self.graph_bytes = len(cloudpickle.dumps(graph))
                 self.outcome_bytes = size(result)
-                work = next(task[1] for task in graph.values() if task[0] is pipeline._do_part)
+                work = next(task[1] for task in graph.values() if task[0] is passes._do_part)
                 self.work_bytes = work._path.stat().st_size
                 names = [step.name for step in work.value.summed]
                 for name, part in zip(names, result.summaries, strict=True):
