@@ -140,6 +140,11 @@ def _harmless_sweep(command: argv.Command) -> Iterator[list[str]]:
     if not command.multirun or any(w.startswith("hydra.sweep.dir=") for w in command.overrides):
         yield []
         return
+    if "hydra/launcher=submitit_slurm" in command.overrides:
+        raise ConfigError(
+            "hydra/launcher=submitit_slurm needs a folder that its jobs see",
+            "add hydra.sweep.dir=DIR on a file system that all nodes share",
+        )
     folder = tempfile.mkdtemp(prefix="sigmatrace-multirun-")
     try:
         yield [f"hydra.sweep.dir={argv.quote(folder)}"]

@@ -68,6 +68,19 @@ def test_a_job_that_is_cancelled_in_mid_run_is_replaced(slurm, words, expected, 
     slurm.await_no_jobs()
 
 
+def test_a_multirun_of_jobs_gives_the_same_bytes(slurm, words, run, expected, tmp_path):
+    launcher = ["hydra/launcher=submitit_slurm", f"hydra.sweep.dir={tmp_path / 'sweep'}"]
+    shape = ["cpus_per_task=1", "mem_gb=1", "timeout_min=5"]
+    out = f"out={tmp_path}/${{hydra:job.num}}"
+    sizes = [f"run={run}", out, "preset=everything", "partition_mb=1,2"]
+    limits = [f"hydra.launcher.{limit}" for limit in shape]
+    done = pipeline("--multirun", *launcher, *limits, *sizes)
+    assert done.returncode == 0, done.stderr
+    assert_same(expected, tmp_path / "0")
+    assert (tmp_path / "1" / "trace.pftrace").exists()
+    slurm.await_no_jobs()
+
+
 def test_an_interrupt_cancels_all_jobs(slurm, words, tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
