@@ -30,7 +30,7 @@ class Remote(Cluster):
         self.timeout_s = timeout_s
         self._client: Any = None
         self._checked: set[str] = set()
-        self._seen_s = 0.0
+        self._seen_s = self._looked_s = 0.0
 
     def __exit__(self, *_: object) -> None:
         client, self._client = self._client, None
@@ -42,7 +42,7 @@ class Remote(Cluster):
         raise NotImplementedError
 
     def look_after(self, workers: int) -> None:
-        """Do what keeps workers coming; called about once a second while nothing finishes."""
+        """Do what keeps workers coming; called about once a second."""
 
     def gone(self) -> ClusterError:
         """Return what to say when the scheduler does not answer any more."""
@@ -101,10 +101,11 @@ class Remote(Cluster):
 
     def _next(self, finished: queue.SimpleQueue[Any], modules: Sequence[str]) -> Any:
         """Return a future that is done, or None after a while without one."""
+        if time.monotonic() - self._looked_s > LOOK_EVERY_S:
+            self._workers(modules)
         try:
             return finished.get(timeout=LOOK_EVERY_S)
         except queue.Empty:
-            self._workers(modules)
             return None
 
     def _check(self, future: Any) -> None:
@@ -118,7 +119,8 @@ class Remote(Cluster):
                     "out of memory? try a smaller partition_mb, or more memory for each worker",
                 ) from error
             future.result()
-        if future.status != "finished":
+        # "lost" is a result whose worker has died since: Dask computes it again where it is needed.
+        if future.status == "cancelled":
             raise self.gone()
 
     def _workers(self, modules: Sequence[str]) -> bool:
@@ -139,7 +141,7 @@ class Remote(Cluster):
         for worker, answer in told.items():
             _refuse(worker, answer)
         self._checked |= told.keys()
-        now = time.monotonic()
+        self._looked_s = now = time.monotonic()
         if there:
             self._seen_s = now
         elif now - self._seen_s > self.timeout_s:
