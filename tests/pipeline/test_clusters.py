@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import distributed
 import pytest
 
 from sigmatrace.cluster.remote import Distributed
@@ -146,6 +148,26 @@ def test_a_large_graph_is_no_reason_to_warn(dask):
     with Distributed(dask.address) as cluster, Progress("", 1, None) as progress:
         graph = {("large", 0): (len, bytes(11 << 20))}
         assert cluster.compute(graph, ("large", 0), [], progress) == 11 << 20
+
+
+def large_results_held(_: list[int]) -> int:
+    """How many large results this worker still holds after a while."""
+    deadline = time.monotonic() + 10
+    while True:
+        held = sum(isinstance(value, bytes) for value in distributed.get_worker().data.values())
+        if not held or time.monotonic() > deadline:
+            return held
+        time.sleep(0.05)
+
+
+def test_results_are_dropped_once_they_are_used(dask):
+    dask.workers(1, "--no-nanny")
+    parts = [("part", number) for number in range(50)]
+    graph = {part: (bytes, 100_000) for part in parts}
+    graph |= {("small", number): (len, part) for number, part in enumerate(parts)}
+    graph["held", 0] = (large_results_held, [("small", number) for number in range(50)])
+    with Distributed(dask.address) as cluster, Progress("", 50, None) as progress:
+        assert cluster.compute(graph, ("held", 0), parts, progress) == 0
 
 
 def test_a_scheduler_without_workers(dask, on):
