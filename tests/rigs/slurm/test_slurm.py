@@ -93,7 +93,7 @@ def test_an_interrupt_cancels_all_jobs(slurm, words, tmp_path):
     assert process.returncode == 130, said
     assert said.splitlines()[-1] == "interrupted"
     assert "Traceback" not in said
-    assert not [path for path in tmp_path.iterdir() if "out" in path.name]
+    assert not (tmp_path / "out").exists()
     slurm.await_no_jobs()
 
 
