@@ -18,6 +18,7 @@ NAMES = (
     "peers_speed",
     "pack_cost",
     "table1",
+    "scaling",
 )
 
 

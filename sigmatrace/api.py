@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from sigmatrace import config, kernel_cache, ledger, output, summary
 from sigmatrace import plan as planning
-from sigmatrace.cluster import Cluster
+from sigmatrace.cluster import Cluster, Threads, make
 from sigmatrace.compose import compose
 from sigmatrace.config import Settings
 from sigmatrace.errors import ConfigError, DataLossError
@@ -90,7 +90,7 @@ def run(
         export: Names of exporters.
         out: Folder of the output; default ``FOLDER/sigmatrace-out``.
         stage: Names of stages; default: those of the command line.
-        cluster: "threads", "processes" or "distributed".
+        cluster: "threads", "processes", "distributed", or a batch system such as "slurm".
         strict: Any loss is an error.
         overwrite: Replace an output that is already there.
         overrides: Further options as on the command line (``"partition_mb=4"``).
@@ -117,7 +117,7 @@ def open_run(folder: str | os.PathLike[str], *, run_id: str | None = None) -> Ru
     from sigmatrace import pipeline
 
     size = config.Config.partition_mb << 20
-    return pipeline.index(Path(folder), Cluster(), partition_bytes=size, run_id=run_id).run
+    return pipeline.index(Path(folder), Threads(), partition_bytes=size, run_id=run_id).run
 
 
 def plan(settings: Settings) -> Plan:
@@ -147,9 +147,13 @@ def execute(settings: Settings, *, progress: TextIO | None = None) -> Result:
     chosen = plan(settings)
     if settings.run.is_dir():
         output.check(settings.out, overwrite=settings.overwrite)
+    with make(**settings.cluster) as cluster:
+        return _execute(settings, chosen, cluster, progress)
+
+
+def _execute(settings: Settings, chosen: Plan, cluster: Cluster, progress: TextIO | None) -> Result:
     from sigmatrace import pipeline
 
-    cluster = Cluster(**settings.cluster)
     indexed = pipeline.index(
         settings.run,
         cluster,

@@ -79,6 +79,7 @@ class _Job:
     def __init__(self, several: bool) -> None:
         self.several = several
         self.pid = os.getpid()
+        self.stderr = _stderr()
         self.errors: list[Exception] = []
         self.outs: set[Path] = set()
 
@@ -97,7 +98,8 @@ class _Job:
         except Exception as error:
             if self.several:
                 _report(error)
-                error.add_note(REPORTED)
+                if _stderr() == self.stderr:  # else it went into a launcher's log
+                    error.add_note(REPORTED)
             if os.getpid() != self.pid:
                 raise
             self.errors.append(error)
@@ -110,6 +112,12 @@ class _Job:
                 "name what differs in out=, e.g. 'out=results/${hydra:job.num}'",
             )
         self.outs.add(out)
+
+
+def _stderr() -> tuple[int, int]:
+    """Return what file this process writes its errors to."""
+    status = os.fstat(2)
+    return status.st_dev, status.st_ino
 
 
 def _report(error: Exception) -> int:
@@ -145,6 +153,11 @@ def _harmless_sweep(command: argv.Command) -> Iterator[list[str]]:
     if not command.multirun or any(w.startswith("hydra.sweep.dir=") for w in command.overrides):
         yield []
         return
+    if "hydra/launcher=submitit_slurm" in command.overrides:
+        raise ConfigError(
+            "hydra/launcher=submitit_slurm needs a folder that its jobs see",
+            "add hydra.sweep.dir=DIR on a file system that all nodes share",
+        )
     folder = tempfile.mkdtemp(prefix="sigmatrace-multirun-")
     try:
         yield [f"hydra.sweep.dir={argv.quote(folder)}"]

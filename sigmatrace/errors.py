@@ -78,3 +78,9 @@ class CaptureError(SigmaTraceError):
     """The traced command cannot be started, or the capture cannot be set up."""
 
     exit_code = 9
+
+
+class ClusterError(SigmaTraceError):
+    """Workers or the scheduler of a cluster went away, or did not come."""
+
+    exit_code = 10

@@ -64,18 +64,11 @@ class Outcome:
 
 
 def graph_of(
-    shared: Shared, work: Work, partitions: Sequence[PartitionSpec], window: int
+    shared: Shared, work: Work, partitions: Sequence[PartitionSpec]
 ) -> tuple[Graph, Key, list[Key]]:
     """Return the graph of a pass, the key of its result, and the keys of its partitions.
 
     Without partitions one empty partition stands in, so that summaries are of the right kind.
-
-    Args:
-        shared: Holds ``work``.
-        work: What is to be done.
-        partitions: Those of the run.
-        window: No partition begins before all are done that stand so many before it, so that
-            what waits for its turn in the sink stays little; 0: in any order.
     """
     unique = uuid.uuid4().hex
     specs = partitions or [PartitionSpec(0, (), 0)]
@@ -83,12 +76,8 @@ def graph_of(
     parts: list[Key] = []
     for spec in specs:
         key: Key = (f"part-{unique}", spec.number)
-        before = (f"turn-{unique}", spec.number - window) if spec.number >= window else None
-        graph[key] = (_do_part, shared, spec, before if window else None)
+        graph[key] = (_do_part, shared, spec)
         parts.append(key)
-    for number, key in enumerate(parts if window else ()):
-        earlier = (f"turn-{unique}", number - 1) if number else None
-        graph[f"turn-{unique}", number] = (_turn, key, earlier)
     joins = _joins(graph, unique, work, shared, parts) if work.exchanges else []
     small = parts
     if work.exchanges:
@@ -133,12 +122,8 @@ def _combining(shared: Shared, which: int, keys: list[Key]) -> tuple[Any, ...]:
     return _combine, shared, which, keys
 
 
-def _turn(_part: Outcome, _earlier: None) -> None:
-    """Wait for a partition and all before it."""
-
-
-def _do_part(shared: Shared, spec: PartitionSpec, _turn: None) -> Outcome:
-    """Do a partition when it is its turn, unless an earlier run did."""
+def _do_part(shared: Shared, spec: PartitionSpec) -> Outcome:
+    """Do a partition, unless an earlier run did."""
     sink: Sink = shared.value.sink
     done: Outcome | None = sink.record(spec.number)
     if done is not None:

@@ -248,7 +248,7 @@ def _compute(
 ) -> Outcome:
     shared = Shared(work, work.staging)
     work.sink.resume()
-    graph, key, counted = graph_of(shared, work, indexed.partitions, cluster.window)
+    graph, key, counted = graph_of(shared, work, indexed.partitions)
     steps = (*(s for s, _ in work.stages), *work.summed, *work.exchanges, *work.exporters)
     modules = sorted({type(one).__module__ for one in steps})
     with Progress(what, len(counted), progress) as shown:

@@ -51,6 +51,12 @@ class Progress:
             self._shown = now
             self._draw()
 
+    def say(self, text: str) -> None:
+        """Write a line about what is going on beside the tasks."""
+        if self._stream is not None:
+            clear = "\r\x1b[K" if self._terminal else ""
+            self._write(f"{clear}{self._what}: {text}\n")
+
     def _draw(self) -> None:
         if self._terminal:
             filled = WIDTH * self._done // max(self._total, 1)

@@ -14,6 +14,7 @@ Options
                        (default); messages (one row per message)
   cluster=NAME         threads, processes, distributed        default: threads
                        cluster.workers=N; distributed: cluster.address=tcp://HOST:PORT
+                       jobs: slurm, pbs, moab, lsf, sge, oar, htcondor; cluster.jobs=N ...
   preset=NAME          summary (json, csv), everything (all exporters)
   overwrite=true       replace an output that is already there
   resume=none          do not go on where a run was killed
@@ -33,5 +34,6 @@ Flags
   --version, --help
 
 Exit codes: 0 done, 1 own bug, 2 option, 3 no run, 4 unknown version, 5 several runs mixed,
-6 output, 7 stages do not fit or one of yours failed, 8 data lost and strict=true, 130 interrupted
+6 output, 7 stages do not fit or one of yours failed, 8 data lost and strict=true, 10 workers or
+scheduler of the cluster went away, 130 interrupted
 """

@@ -69,13 +69,16 @@ class MatrixExporter(Exporter):
 
     def finish(self, pieces: Sequence[Piece], run: Run, staging: Path) -> Exported:
         """Draw the pictures."""
+        import matplotlib
+
         folder = staging / "matrix"
         folder.mkdir(exist_ok=True)
         made = matrices(run, nested=self.nested)
         for matrix in made:
             figure = draw(matrix)
             figure.savefig(folder / f"{matrix.name}.png", dpi=self.dpi)
-            figure.savefig(folder / f"{matrix.name}.svg", metadata={"Date": None})
+            with matplotlib.rc_context({"svg.hashsalt": matrix.name}):  # ids are random without
+                figure.savefig(folder / f"{matrix.name}.svg", metadata={"Date": None})
         shown = {
             unit: sum(sum(one.values.ravel().tolist()) for one in made if _is_total(one, unit))
             for unit in ("operations", "bytes")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,10 +10,9 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
-from distributed import LocalCluster
 
 from sigmatrace import api, passes, pipeline, plan
-from sigmatrace.cluster import Cluster
+from sigmatrace.cluster import Threads
 from sigmatrace.errors import ConfigError, SigmaTraceError
 from sigmatrace.export.parquet import Parquet
 from sigmatrace.schema import STAGE_TABLES
@@ -98,21 +96,6 @@ def test_record_says_how_to_do_it_again(synthetic, result):
     assert record["options"]["export"] == {"json": {"_target_": "sigmatrace.export.json.Json"}}
     assert record["versions"]["numba"][0].isdigit()
     assert record["run"] == str(synthetic.folder)
-
-
-def test_threads_processes_and_a_scheduler_give_the_same_bytes(synthetic, tmp_path):
-    options = {"export": ["json", "csv"], "overrides": ["partition_mb=1"]}
-    with LocalCluster(
-        n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0"
-    ) as local:
-        address = f"cluster.address={local.scheduler_address}"
-        kinds = {"threads": [], "processes": ["cluster.workers=2"], "distributed": [address]}
-        for kind, words in kinds.items():
-            given = {**options, "overrides": [*options["overrides"], *words]}
-            api.run(synthetic.folder, out=tmp_path / kind, cluster=kind, **given)
-    for left, right in pairwise(kinds):
-        for name in ("summary.json", "csv/traffic.csv", "csv/messages.csv"):
-            assert (tmp_path / left / name).read_bytes() == (tmp_path / right / name).read_bytes()
 
 
 def test_partitions_do_not_change_the_result(synthetic, tmp_path, monkeypatch):
@@ -206,9 +189,9 @@ def test_a_stage_with_a_pass_of_its_own(synthetic, tmp_path):
     steps = [Longest(), Clock(), Topology(), Match(), Traffic()]
     made = plan.make(steps, [Parquet()])
     assert made.passes == 2
-    indexed = pipeline.index(synthetic.folder, Cluster(), partition_bytes=20_000)
+    indexed = pipeline.index(synthetic.folder, Threads(), partition_bytes=20_000)
     assert len(indexed.partitions) > 8
-    done = pipeline.correlate(indexed, made, tmp_path, Cluster())
+    done = pipeline.correlate(indexed, made, tmp_path, Threads())
     (longest,) = done.run.tables["longest"].column("call_ns").to_pylist()
     found = duckdb.sql(
         f"select max(call_ns), max(share) from '{tmp_path}/parquet/ops/*.parquet'"

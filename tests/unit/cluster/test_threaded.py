@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 
-from sigmatrace import threads
+from sigmatrace.cluster import threaded
 
 
 def add(first, *more):
@@ -23,13 +23,13 @@ def test_results_take_the_place_of_keys_also_in_lists():
         ("last",): (add, ("a", 1), [("a", 0), ("a", 1), 100]),
     }
     done = []
-    assert threads.compute(graph, ("last",), 2, done.append) == 11 + 1 + 11 + 100
+    assert threaded.compute(graph, ("last",), 2, done.append) == 11 + 1 + 11 + 100
     assert done == [("a", 0), ("a", 1), ("last",)]
 
 
 def test_what_nobody_needs_is_not_done():
     graph = {("a", 0): (add, 1), ("b", 0): (None,)}
-    assert threads.compute(graph, ("a", 0), 1, ignore) == 1
+    assert threaded.compute(graph, ("a", 0), 1, ignore) == 1
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
@@ -42,7 +42,7 @@ def test_a_tree_of_sums(workers):
         graph.update({key: (add, 0, group) for key, group in zip(keys, groups, strict=True)})
         level += 1
     done = []
-    assert threads.compute(graph, keys[0], workers, done.append) == 4950
+    assert threaded.compute(graph, keys[0], workers, done.append) == 4950
     assert sorted(done) == sorted(graph)
 
 
@@ -54,7 +54,7 @@ def test_branches_are_merged_before_the_next_begins():
         ("last",): (add, 0, [("pair", 0), ("pair", 1)]),
     }
     done = []
-    threads.compute(graph, ("last",), 1, done.append)
+    threaded.compute(graph, ("last",), 1, done.append)
     leaf, pair = "leaf", "pair"
     assert done == [(leaf, 0), (leaf, 1), (pair, 0), (leaf, 2), (leaf, 3), (pair, 1), ("last",)]
 
@@ -63,7 +63,7 @@ def test_at_most_so_many_at_once_and_really_that_many():
     both = threading.Barrier(2, timeout=60)
     graph = {("wait", k): (both.wait,) for k in range(4)}
     graph[("last",)] = (add, 0, list(graph))
-    assert threads.compute(graph, ("last",), 2, ignore) == 2 * (0 + 1)
+    assert threaded.compute(graph, ("last",), 2, ignore) == 2 * (0 + 1)
 
 
 class Thing:
@@ -80,7 +80,7 @@ def test_a_result_goes_after_its_last_use():
         return seen[0]() is None
 
     graph = {("thing",): (Thing,), ("look",): (look, ("thing",)), ("last",): (is_gone, ("look",))}
-    assert threads.compute(graph, ("last",), 1, ignore)
+    assert threaded.compute(graph, ("last",), 1, ignore)
 
 
 def test_the_first_error_is_raised_and_nothing_begins_after_it():
@@ -92,5 +92,5 @@ def test_the_first_error_is_raised_and_nothing_begins_after_it():
     graph = {("a", 0): (fail,), ("a", 1): (begun.append, 1)}
     graph[("last",)] = (add, 0, [("a", 0), ("a", 1)])
     with pytest.raises(ValueError, match="no"):
-        threads.compute(graph, ("last",), 1, ignore)
+        threaded.compute(graph, ("last",), 1, ignore)
     assert begun == []

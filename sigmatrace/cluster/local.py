@@ -1,0 +1,103 @@
+"""Threads of this process, and processes of this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sigmatrace.cluster import threaded
+from sigmatrace.cluster.base import Cluster, Graph, Key
+from sigmatrace.errors import ClusterError, ConfigError
+from sigmatrace.progress import Progress
+
+if TYPE_CHECKING:
+    from concurrent.futures import ProcessPoolExecutor
+
+
+class Threads(Cluster):
+    """Threads of this process.
+
+    Args:
+        workers: How many; None is as many as this process may use cores.
+    """
+
+    def __init__(self, workers: int | None = None) -> None:
+        self.workers = _count(workers)
+
+    def compute(
+        self,
+        graph: Graph,
+        key: Key,
+        counted: Sequence[Key],
+        progress: Progress,
+        modules: Sequence[str] = (),
+    ) -> Any:
+        """See ``Cluster``."""
+        return threaded.compute(graph, key, self.workers, _stepping(counted, progress))
+
+
+class Processes(Cluster):
+    """Processes of this machine, started once.
+
+    Args:
+        workers: How many; None is as many as this process may use cores.
+    """
+
+    def __init__(self, workers: int | None = None) -> None:
+        self.workers = _count(workers)
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+
+    def compute(
+        self,
+        graph: Graph,
+        key: Key,
+        counted: Sequence[Key],
+        progress: Progress,
+        modules: Sequence[str] = (),
+    ) -> Any:
+        """See ``Cluster``."""
+        from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
+        from multiprocessing import get_context
+
+        import dask.multiprocessing
+        from dask.callbacks import Callback
+
+        callback: Any = Callback  # it has no types
+        step = _stepping(counted, progress)
+        if self._pool is None:
+            context = get_context("spawn")
+            self._pool = ProcessPoolExecutor(self.workers, context, _leave_interrupts_to_the_parent)
+        with callback(posttask=lambda key, *_: step(key)):
+            try:
+                return dask.multiprocessing.get(
+                    graph, key, pool=self._pool, optimize_graph=False, chunksize=1
+                )
+            except dask.multiprocessing.RemoteException as error:
+                raise error.exception from None
+            except BrokenExecutor as error:
+                raise ClusterError(
+                    "a worker process died", "out of memory? try a smaller partition_mb"
+                ) from error
+
+
+def _count(workers: int | None) -> int:
+    if workers is not None and workers < 1:
+        raise ConfigError("cluster.workers must be at least 1", f"it is {workers}")
+    return workers or len(os.sched_getaffinity(0))
+
+
+def _stepping(counted: Sequence[Key], progress: Progress) -> Callable[[Key], None]:
+    """Return what is to be called with each task that is done: counted ones advance ``progress``."""
+    wanted = set(counted)
+    return lambda key: progress.step() if key in wanted else None
+
+
+def _leave_interrupts_to_the_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
