@@ -94,7 +94,7 @@ def _count(workers: int | None) -> int:
 
 
 def _stepping(counted: Sequence[Key], progress: Progress) -> Callable[[Key], None]:
-    """Return what is to be called with each task that is done: counted ones advance ``progress``."""
+    """Return what each task that is done is told to: counted ones advance ``progress``."""
     wanted = set(counted)
     return lambda key: progress.step() if key in wanted else None
 

@@ -58,9 +58,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
     real = passes.read
 
-    def read(spec):
+    def read(spec, unread):
         seen.append(spec.number)
-        return real(spec)
+        return real(spec, unread)
 
     monkeypatch.setattr(passes, "read", read)
     return seen
