@@ -28,19 +28,26 @@ class Sums:
 def add_sums(*parts: Sums) -> Sums:
     """Add sums of equal keys; associative and commutative."""
     key = np.concatenate([part.key for part in parts])
-    sums = np.concatenate([part.sums for part in parts])
-    carried = sums.copy()
-    carried[:, 1] = sums[:, 1] & LOW
-    carried[:, 2] = sums[:, 2] + (sums[:, 1] >> LIMB)
     order = np.argsort(key, kind="stable")
-    key, carried = key[order], carried[order]
+    key = key[order]
     first = np.ones(key.size, bool)
     first[1:] = key[1:] != key[:-1]
     starts = np.flatnonzero(first)
-    total = np.add.reduceat(carried, starts, axis=0) if key.size else carried
+    total = np.empty((starts.size, parts[0].sums.shape[1]), np.uint64)
+    # Column by column: of millions of keys only one column is there more than once.
+    for number in range(total.shape[1]):
+        column = np.concatenate([_carried(part.sums, number) for part in parts])[order]
+        total[:, number] = np.add.reduceat(column, starts) if key.size else column
     total[:, 2] += total[:, 1] >> LIMB
     total[:, 1] &= LOW
     return Sums(key[starts], total)
+
+
+def _carried(sums: NDArray[np.uint64], number: int) -> NDArray[np.uint64]:
+    """Return a column of sums whose lower limb is cut to its 32 bits."""
+    if number == 1:
+        return sums[:, 1] & LOW
+    return sums[:, 2] + (sums[:, 1] >> LIMB) if number == 2 else sums[:, number]
 
 
 def column_sums(sums: Sums) -> tuple[NDArray[np.uint64], int]:
