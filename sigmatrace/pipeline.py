@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -40,7 +40,7 @@ class Indexed:
 
     Attributes:
         run: The index tables.
-        files: Index by file.
+        files: Index by file, without the objects that ``run`` has.
         bases: Numbering by process.
         partitions: What the partitions of events consist of.
     """
@@ -98,6 +98,8 @@ def index(
             "nothing was recorded there; see what sigmatrace-capture said",
         )
     run, bases = merge(files, run_id)
+    for file in files:
+        file.forget_objects()
     return Indexed(run, files, bases, plan(files, bases, partition_bytes))
 
 
@@ -128,9 +130,11 @@ def correlate(
     late = damage_rows(indexed.files, indexed.bases, outcome.loss)
     run = run.with_results({"damage": pa.concat_tables([run.tables["damage"], late])})
     summaries = dict(zip((stage.name for stage in work.summed), outcome.summaries, strict=True))
+    outcome = replace(outcome, summaries=())
     for stage in chosen.stages:
         if stage.name in summaries:
-            run = _resolve(stage, summaries[stage.name], run, resolved)
+            # Popped, so that what was resolved makes room for the tables of the next stage.
+            run = _resolve(stage, summaries.pop(stage.name), run, resolved)
     accounts = {}
     for exchange, table in zip(chosen.exchanges, outcome.joined, strict=True):
         ((name, columns),) = exchange.produces.items()

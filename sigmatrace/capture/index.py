@@ -157,6 +157,10 @@ class FileIndex:
         """Path of the ring file beside the rank file."""
         return str(Path(self.path).with_suffix(RING_SUFFIX))
 
+    def forget_objects(self) -> None:
+        """Let go of channels and objects, once the run's tables have them."""
+        self.channels, self.tables, self.clocks = _NO_CHANNELS, {}, []
+
     def lose(self, offset: int, size: int, schema: int, count: int) -> None:
         """Count a whole chunk as damaged after all."""
         self.whole_bytes -= size

@@ -143,7 +143,9 @@ class Traffic(Stage):
         """Turn sums into tables."""
         if run.tables["processes"].num_rows > PROCS_MAX:
             raise PipelineError(f"stage traffic: more than {PROCS_MAX} processes")
-        total = add_sums(summary.operations, summary.aggregates)
+        total = summary.operations
+        if summary.aggregates.key.size:
+            total = add_sums(total, summary.aggregates)
         tables, over = tables_of(total, run)
         timeline, timeline_over = _timeline(summary.bins)
         facts = {
