@@ -36,7 +36,7 @@ from sigmatrace.trace_format import OP_CLASS, OpClass, OpFlag, layer_text
 BINS = 2048
 """The timeline has at most this many bins, and at least half of them on a long run of few ranks."""
 CELLS = 1 << 20
-"""It has at most this many rows: of thousands of ranks the bins are wider."""
+"""It has at most this many rows, or one bin: of thousands of ranks the bins are wider."""
 BIN_SHIFT_MIN = 10
 PROCS_MAX = (1 << 25) - 2
 TOP = 5
@@ -199,8 +199,8 @@ def _within_cells(amounts: Amounts) -> Amounts:
     Bins are aligned to their width, so some of the rows never need wider ones than all of them:
     in whatever order partitions are added, the result is the same.
     """
-    while amounts.first_bin is not None and amounts.bins.key.size > CELLS:
-        shift, first_bin = amounts.shift + 1, amounts.first_bin >> 1
+    while amounts.bins.key.size > CELLS and amounts.first_bin != amounts.last_bin:
+        shift, first_bin = amounts.shift + 1, (amounts.first_bin or 0) >> 1
         bins = add_sums(_rebin(amounts, shift, first_bin))
         amounts = replace(
             amounts, shift=shift, first_bin=first_bin, last_bin=amounts.last_bin >> 1, bins=bins
