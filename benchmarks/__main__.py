@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-NAMES = ("record_cost", "verbs_cost", "unchosen_layer", "pipeline_speed")
+NAMES = ("record_cost", "verbs_cost", "unchosen_layer", "pipeline_speed", "width")
 
 
 def main(arguments: list[str]) -> int:

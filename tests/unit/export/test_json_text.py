@@ -37,8 +37,8 @@ def test_it_writes_what_json_dump_writes(rows):
     table = pa.Table.from_pylist(rows, pa.schema(list(zip(names, TYPES, strict=True))))
     plain = [
         {
-            key: None if isinstance(one, float) and not math.isfinite(one) else one
-            for key, one in row.items()
+            key: None if isinstance(row[key], float) and not math.isfinite(row[key]) else row[key]
+            for key in names
         }
         for row in rows
     ]
