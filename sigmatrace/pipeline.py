@@ -130,10 +130,9 @@ def correlate(
     late = damage_rows(indexed.files, indexed.bases, outcome.loss)
     run = run.with_results({"damage": pa.concat_tables([run.tables["damage"], late])})
     summaries = dict(zip((stage.name for stage in work.summed), outcome.summaries, strict=True))
-    outcome = replace(outcome, summaries=())
+    outcome = replace(outcome, summaries=())  # one by one they make room for the tables
     for stage in chosen.stages:
         if stage.name in summaries:
-            # Popped, so that what was resolved makes room for the tables of the next stage.
             run = _resolve(stage, summaries.pop(stage.name), run, resolved)
     accounts = {}
     for exchange, table in zip(chosen.exchanges, outcome.joined, strict=True):

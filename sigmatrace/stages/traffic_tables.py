@@ -126,8 +126,8 @@ def _ends(ways: NDArray[np.uint64], run: Run) -> _Ends:
     swapped = ways & np.uint64(1) > 0
 
     def of(table: pa.Table, name: str, none: int) -> Ints:
-        taken = pc.fill_null(table.column(name).take(at).cast(pa.int64()), none)
-        return taken.to_numpy()
+        taken: Ints = pc.fill_null(table.column(name).take(at).cast(pa.int64()), none).to_numpy()
+        return taken
 
     ends = {"proc": [of(routes, f"{end}_proc", -1) for end in ("src", "dst")]}
     ends["name"], names = _sorted_names(
