@@ -23,7 +23,7 @@ from typing import Any
 
 EVENTS_OF_A_CHANNEL = 4
 """Operations in all-to-all runs, sends and receives, per ordered pair of ranks."""
-STEPS = ("index_file", "merge", "plan", "read", "account")
+STEPS = ("index_file", "merge", "plan", "account")
 METHODS = ("survey", "apply", "summarize", "combine", "resolve", "write", "finish")
 
 
@@ -52,8 +52,9 @@ def main() -> None:
 def one(shape: dict[str, int], export: str, folder: Path) -> None:
     """Generate a run, measure it, check it, and print its lines."""
     from sigmatrace.testing.synthetic import generate
+    from sigmatrace.testing.synthetic_draw import Shape
 
-    truth = generate(folder / "run", hosts=16, **shape)
+    truth = generate(folder / "run", Shape(hosts=16, **shape))
     command = [sys.executable, __file__, "--measure", str(folder / "run"), str(folder / "out")]
     done = subprocess.run([*command, export], check=True, stdout=subprocess.PIPE, text=True)
     found = json.loads(done.stdout.splitlines()[-1])
@@ -76,12 +77,13 @@ def measure(run: str, out: str, export: str) -> dict[str, Any]:
     """Run the pipeline in this process; return CPU seconds by step, and the peak memory."""
     import resource
 
-    from sigmatrace import api, pipeline
+    from sigmatrace import api, passes, pipeline
 
     steps: dict[str, float] = defaultdict(float)
     tasks: list[int] = []
     settings = api.compose([f"run={run}", f"out={out}", f"export=[{export}]", "cluster.workers=2"])
     chosen = api.plan(settings)
+    setattr(passes, "read", counted(passes.read, "read", steps))  # noqa: B010
     for name in STEPS:
         setattr(pipeline, name, counted(getattr(pipeline, name), name, steps))
     kinds: set[Any] = {type(step) for step in (*chosen.stages, *chosen.exporters)}
@@ -90,14 +92,14 @@ def measure(run: str, out: str, export: str) -> dict[str, Any]:
             if method in vars(kind):  # of its own: a stage is asked which it has
                 label = f"{kind.name}.{method}"
                 setattr(kind, method, counted(getattr(kind, method), label, steps))
-    made = pipeline._graph
+    made = pipeline.graph_of
 
     def graph(*arguments: Any) -> Any:
         result = made(*arguments)
         tasks.append(len(result[0]))
         return result
 
-    setattr(pipeline, "_graph", graph)  # noqa: B010 - mypy refuses the assignment
+    setattr(pipeline, "graph_of", graph)  # noqa: B010 - mypy refuses the assignment
     wall, cpu = time.perf_counter(), time.process_time()
     api.execute(settings)
     return {

@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sigmatrace import api, pipeline
+from sigmatrace import api, passes, pipeline
 from sigmatrace.cluster import Cluster, Shared
+from sigmatrace.sink import Sink
 from sigmatrace.stages.messages import Messages
 from sigmatrace.testing.synthetic import generate
 
@@ -41,8 +42,9 @@ def indexed_of(folder: Path, partition_bytes: int = PARTITION) -> pipeline.Index
     return pipeline.index(folder, Cluster(workers=2), partition_bytes=partition_bytes)
 
 
-def work_of(indexed: pipeline.Indexed, exchanges=()) -> pipeline._Work:
-    return pipeline._Work((), tuple(exchanges), (), (), indexed.run, Path(), pipeline.BUCKETS)
+def work_of(indexed: pipeline.Indexed, exchanges=()) -> passes.Work:
+    sink = Sink(Path(), "unused")
+    return passes.Work((), tuple(exchanges), (), (), indexed.run, Path(), sink, pipeline.BUCKETS)
 
 
 def test_a_thousand_files_pass_with_few_open(many, tmp_path):
@@ -75,9 +77,11 @@ def test_graph_and_what_a_worker_gets_grow_with_partitions_alone(many):
     whole = indexed.partitions
     assert len(whole) > 50
     half = whole[: len(whole) // 2]
-    for exchanges, tasks in ((), 2), ((Messages(),), 3 + pipeline.BUCKETS):
+    for exchanges, tasks in ((), 3), ((Messages(),), 4 + pipeline.BUCKETS):
         work = work_of(indexed, exchanges)
-        graphs = [pipeline._graph(Shared(None, Path()), work, specs)[0] for specs in (half, whole)]
+        graphs = [
+            passes.graph_of(Shared(None, Path()), work, specs, 4)[0] for specs in (half, whole)
+        ]
         few, many_tasks = map(len, graphs)
         assert many_tasks - few <= tasks * (len(whole) - len(half))
     small, large = (len(pickle.dumps(list(specs))) for specs in (half, whole))
