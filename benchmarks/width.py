@@ -78,12 +78,13 @@ def measure(run: str, out: str, export: str) -> dict[str, Any]:
     import resource
 
     from sigmatrace import api, passes, pipeline
+    from sigmatrace.capture.read import read
 
     steps: dict[str, float] = defaultdict(float)
     tasks: list[int] = []
     settings = api.compose([f"run={run}", f"out={out}", f"export=[{export}]", "cluster.workers=2"])
     chosen = api.plan(settings)
-    setattr(passes, "read", counted(passes.read, "read", steps))  # noqa: B010
+    setattr(passes, "read", counted(read, "read", steps))  # noqa: B010
     for name in STEPS:
         setattr(pipeline, name, counted(getattr(pipeline, name), name, steps))
     kinds: set[Any] = {type(step) for step in (*chosen.stages, *chosen.exporters)}
@@ -92,7 +93,7 @@ def measure(run: str, out: str, export: str) -> dict[str, Any]:
             if method in vars(kind):  # of its own: a stage is asked which it has
                 label = f"{kind.name}.{method}"
                 setattr(kind, method, counted(getattr(kind, method), label, steps))
-    made = pipeline.graph_of
+    made = passes.graph_of
 
     def graph(*arguments: Any) -> Any:
         result = made(*arguments)
