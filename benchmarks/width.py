@@ -39,7 +39,9 @@ def main() -> None:
     if options.measure:
         print(json.dumps(measure(*options.measure)))
         return
-    shapes = [{"ranks": n, "events": n * options.events} for n in options.files]
+    shapes: list[dict[str, Any]] = [
+        {"ranks": n, "events": n * options.events} for n in options.files
+    ]
     shapes += [
         {"ranks": n, "peers": n - 1, "events": EVENTS_OF_A_CHANNEL * n * (n - 1)}
         for n in options.all
@@ -49,7 +51,7 @@ def main() -> None:
             one(shape, options.export, Path(name))
 
 
-def one(shape: dict[str, int], export: str, folder: Path) -> None:
+def one(shape: dict[str, Any], export: str, folder: Path) -> None:
     """Generate a run, measure it, check it, and print its lines."""
     from sigmatrace.testing.synthetic import generate
     from sigmatrace.testing.synthetic_draw import Shape

@@ -175,7 +175,8 @@ _IS_EVENT[list(EVENT_NAMES)] = True
 
 
 def _events(chunks: np.ndarray) -> np.ndarray:
-    return chunks[_IS_EVENT[chunks["schema"]]]
+    events: np.ndarray = chunks[_IS_EVENT[chunks["schema"]]]
+    return events
 
 
 def _data_bytes(chunks: np.ndarray) -> np.ndarray:
