@@ -19,6 +19,7 @@ NAMES = (
     "pack_cost",
     "table1",
     "scaling",
+    "width",
 )
 
 

@@ -44,7 +44,7 @@ class Indexed:
 
     Attributes:
         run: The index tables.
-        files: Index by file.
+        files: Index by file, without the objects that ``run`` has.
         bases: Numbering by process.
         partitions: What the partitions of events consist of.
         left_alone: What none of them reads.
@@ -116,6 +116,8 @@ def index(
     cuts = None
     if window is not None:
         run, cuts = _cut(run, files, bases, window)
+    for file in files:
+        file.forget_objects()
     partitions = plan(files, bases, partition_bytes, cuts)
     return Indexed(run, files, bases, partitions, left_alone(files, bases, partitions))
 
@@ -159,9 +161,10 @@ def correlate(
     late = damage_rows(indexed.files, indexed.bases, outcome.loss)
     run = run.with_results({"damage": pa.concat_tables([run.tables["damage"], late])})
     summaries = dict(zip((stage.name for stage in work.summed), outcome.summaries, strict=True))
+    outcome = replace(outcome, summaries=())  # one by one they make room for the tables
     for stage in chosen.stages:
         if stage.name in summaries:
-            run = _resolve(stage, summaries[stage.name], run, resolved)
+            run = _resolve(stage, summaries.pop(stage.name), run, resolved)
     accounts = {}
     for exchange, table in zip(chosen.exchanges, outcome.joined, strict=True):
         ((name, columns),) = exchange.produces.items()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from sigmatrace.capture.items import ItemError
 from sigmatrace.capture.names.fields import integer, text
@@ -122,8 +125,14 @@ def _readable_schemas(value: object) -> frozenset[int]:
     return frozenset(
         int(schema)
         for schema, dtype in RECORDS.items()
-        if _layout(value.get(str(int(schema)))) == [list(one) for one in record_fields(dtype)]
+        if _layout(value.get(str(int(schema)))) == _own_layout(dtype)
     )
+
+
+@functools.cache
+def _own_layout(dtype: np.dtype) -> list[list[str]]:
+    """Return what a file says of records of this layout."""
+    return [list(one) for one in record_fields(dtype)]
 
 
 def _layout(described: object) -> object:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from sigmatrace.capture import header as headers
 from sigmatrace.capture import items, ring
 from sigmatrace.capture.header import Header
-from sigmatrace.capture.names.fields import integer, text
+from sigmatrace.capture.names.fields import AllObjects, integer, text
 from sigmatrace.capture.objects import (
     KNOWN_TYPES,
     object_tables,
@@ -160,6 +160,10 @@ class FileIndex:
         """Path of the ring file beside the rank file."""
         return str(Path(self.path).with_suffix(RING_SUFFIX))
 
+    def forget_objects(self) -> None:
+        """Let go of channels and objects, once the run's tables have them."""
+        self.channels, self.tables, self.clocks = _NO_CHANNELS, {}, []
+
     def lose(self, offset: int, size: int, schema: int, count: int) -> None:
         """Count a whole chunk as damaged after all."""
         self.whole_bytes -= size
@@ -232,7 +236,7 @@ class _Builder:
         self.begins_well = ITEM_MAGIC.startswith(begin)
         self.index = FileIndex(str(path), size_bytes)
         self.header: Header | None = None
-        self.objects: dict[int, dict[str, Any]] = {}
+        self.objects = AllObjects()
         self.chunks: list[ChunkRow] = []
         self.channels: list[np.ndarray] = []
 
@@ -337,7 +341,8 @@ class _Builder:
         if kind not in KNOWN_TYPES:
             raise items.ItemError(f"object type {kind[:40]!r}")
         known = self.objects.setdefault(number, fields)
-        known.update({key: value for key, value in fields.items() if key != "t_tsc"})
+        if known is not fields:
+            known.update({key: value for key, value in fields.items() if key != "t_tsc"})
 
     def _clock(self, fields: dict[str, Any]) -> None:
         tsc, wall_ns = integer(fields, "tsc", 64), integer(fields, "wall_ns", 63)
@@ -364,7 +369,9 @@ class _Builder:
 
 def _leave_out_unknown_layouts(index: FileIndex) -> None:
     """Keep the chunks whose records are, as the header describes them, laid out as here."""
-    known = np.isin(index.chunks["schema"], list(index.header.schemas))
+    readable = np.zeros(256, bool)
+    readable[list(index.header.schemas)] = True
+    known = readable[index.chunks["schema"]]
     for chunk in index.chunks[~known]:
         index.unknown[f"layout of schema {chunk['schema']}"] += 1
         if chunk["source"] == FROM_FILE:

@@ -223,8 +223,13 @@ def _rows(spec: PartitionSpec) -> dict[Schema, int]:
     return {schema: count for schema, count in rows.items() if schema in found}
 
 
+_IS_EVENT = np.zeros(256, bool)
+_IS_EVENT[list(EVENT_NAMES)] = True
+
+
 def _events(chunks: np.ndarray) -> np.ndarray:
-    return chunks[np.isin(chunks["schema"], list(EVENT_NAMES))]
+    events: np.ndarray = chunks[_IS_EVENT[chunks["schema"]]]
+    return events
 
 
 def _data_bytes(chunks: np.ndarray) -> np.ndarray:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Iterator, Sequence
-from operator import add
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from sigmatrace.export.amounts import INITIATORS, balance
 from sigmatrace.export.base import Exported, Exporter, Piece
+from sigmatrace.export.json_text import write_json
 from sigmatrace.export.tables import named
 from sigmatrace.partition import Run
 from sigmatrace.schema import STAGE_TABLES, Columns
@@ -37,78 +36,80 @@ class Json(Exporter):
         """Write the file."""
         content = _content(run)
         with (staging / OUTPUT).open("w", encoding="utf-8", errors="replace") as file:
-            json.dump(content, file, indent=1, allow_nan=False, ensure_ascii=False)
+            write_json(file, content)
             file.write("\n")
         by_rank = content["traffic"]["by_rank"]
         counts = {
-            "processes": len(content["processes"]),
-            "traffic_rows": len(by_rank),
-            "traffic_operations": sum(row["count"] for row in by_rank),
-            "traffic_bytes": sum(row["size_bytes"] for row in by_rank),
+            "processes": run.tables["processes"].num_rows,
+            "traffic_rows": by_rank.num_rows,
+            "traffic_operations": int(pc.sum(by_rank["count"]).as_py() or 0),
+            "traffic_bytes": int(pc.sum(by_rank["size_bytes"]).as_py() or 0),
         }
         shown = balance(run, counts["traffic_operations"], counts["traffic_bytes"])
         return Exported((OUTPUT,), counts, balance=shown)
 
 
-def _content(run: Run) -> dict[str, Any]:
-    traffic = named(run, "traffic")
-    hosts = run.tables["processes"].column("host").to_pylist()
-    for end in ("src", "dst"):
-        procs = traffic.column(f"{end}_proc").to_pylist()
-        names = [hosts[proc] if proc >= 0 else "" for proc in procs]
-        traffic = traffic.append_column(f"{end}_host", pa.array(names, pa.string()))
+def _content(run: Run) -> Mapping[str, Any]:
+    """Return what is written; tables stand for lists of their rows."""
     amounts = ("count", "size_bytes", "size_unknown")
     what = ("layer", "op", "nested")
+    ends = ("src_proc", "dst_proc")
+    by_size = (*what, "least_bytes", "most_bytes")
     return {
-        "processes": _rows(run.tables["processes"]),
-        "libraries": _rows(named(run, "libraries")),
+        "processes": run.tables["processes"],
+        "libraries": named(run, "libraries"),
         "traffic": {
             "initiating_operations": [op.name.lower() for op in INITIATORS],
-            "by_rank": _sums(traffic, ("src_proc", "dst_proc", "src", "dst", *what), amounts),
-            "by_host": _sums(traffic, ("src_host", "dst_host", *what), amounts),
-            "by_size": _sums(
-                named(run, "sizes"), (*what, "least_bytes", "most_bytes"), ("count", "size_bytes")
+            "by_rank": _sums(run, "traffic", run.tables["traffic"], (*ends, *what), amounts).select(
+                [*ends, "src", "dst", *what, *amounts]
             ),
+            "by_host": _sums(
+                run, "traffic", _with_hosts(run), ("src_host", "dst_host", *what), amounts
+            ),
+            "by_size": _sums(run, "sizes", run.tables["sizes"], by_size, ("count", "size_bytes")),
         },
         "messages": _messages(run),
-        "clock_quality": _rows(named(run, "clock_quality"))
-        if "clock_quality" in run.tables
-        else [],
+        "clock_quality": named(run, "clock_quality") if "clock_quality" in run.tables else [],
         "facts": dict(sorted(run.facts.items())),
-        "damage": _rows(named(run, "damage")),
+        "damage": named(run, "damage"),
         "ledger": "ledger.json",
     }
 
 
-def _messages(run: Run) -> list[dict[str, Any]]:
+def _with_hosts(run: Run) -> pa.Table:
+    """Return ``traffic`` with the hosts of both ends, "" for unknown ones."""
+    traffic = run.tables["traffic"]
+    hosts = run.tables["processes"].column("host").combine_chunks()
+    for end in ("src", "dst"):
+        proc = traffic.column(f"{end}_proc")
+        known = pc.if_else(pc.greater_equal(proc, 0), proc, pa.scalar(None, proc.type))
+        host = pc.fill_null(hosts.take(known), "")
+        traffic = traffic.append_column(f"{end}_host", host)
+    return traffic
+
+
+def _messages(run: Run) -> pa.Table | list[Any]:
     if "messages" not in run.tables:
         return []
     amounts = (
         *("sent", "received", "matched", "sent_bytes", "received_bytes"),
         *("size_unknown", "uncertain"),
     )
-    return _sums(named(run, "messages"), ("layer", "kind"), amounts)
+    return _sums(run, "messages", run.tables["messages"], ("layer", "kind"), amounts)
 
 
-def _sums(table: pa.Table, keys: Sequence[str], amounts: Sequence[str]) -> list[dict[str, Any]]:
-    """Return sums by keys, exact beyond 64 bits, ordered by the keys."""
-    found: dict[tuple[Any, ...], list[int]] = {}
-    by = zip(*(table.column(name).to_pylist() for name in keys), strict=True)
-    rows = zip(*(table.column(name).to_pylist() for name in amounts), strict=True)
-    for key, row in zip(by, rows, strict=True):
-        found[key] = [*map(add, found[key], row)] if key in found else [*row]
-    return [
-        dict(zip((*keys, *amounts), (*key, *sums), strict=True))
-        for key, sums in sorted(found.items())
-    ]
+def _sums(
+    run: Run, name: str, table: pa.Table, keys: Sequence[str], amounts: Sequence[str]
+) -> pa.Table:
+    """Return sums by keys of what is a table ``name``, with words for codes, ordered by the keys.
 
-
-def _rows(table: pa.Table) -> list[dict[str, Any]]:
-    return [dict(_plain(row)) for row in table.to_pylist()]
-
-
-def _plain(row: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield a row's values; JSON has no infinity."""
-    for key, value in row.items():
-        is_number = not isinstance(value, float) or math.isfinite(value)
-        yield key, value if is_number else None
+    Sums are decimals: exact beyond 64 bits.
+    """
+    exact = table.select(list(keys))
+    for amount in amounts:
+        exact = exact.append_column(amount, table.column(amount).cast(pa.decimal128(20)))
+    added = exact.group_by(list(keys), use_threads=False).aggregate([(x, "sum") for x in amounts])
+    added = added.rename_columns([column.removesuffix("_sum") for column in added.column_names])
+    shown = named(run.with_results({name: added}), name)
+    extra = [column for column in shown.column_names if column not in (*keys, *amounts)]
+    return shown.select([*keys, *extra, *amounts]).sort_by([(key, "ascending") for key in keys])

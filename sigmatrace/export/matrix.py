@@ -24,7 +24,8 @@ LABELS_MAX = 32
 VALUES_MAX = 12
 """Cells carry their value in matrices of at most this many rows."""
 CELLS_MAX = 1024
-"""Larger matrices are drawn in blocks, so that every cell has a pixel of its own."""
+"""Larger matrices are summed in blocks: every cell has a pixel of its own, and thousands of
+ranks do not become millions of cells."""
 EMPTY = "#f2f2f2"
 
 
@@ -36,8 +37,9 @@ class Matrix:
         name: Of the files, without suffix.
         title: Above the picture.
         unit: "bytes" or "operations".
-        labels: Of rows (from) and columns (to).
+        labels: Of rows (from) and columns (to); of blocks, of the first in each.
         values: ``(n, n)`` u8; row: source, column: destination.
+        block: How many ranks or hosts a row, or a column, stands for.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Matrix:
     unit: str
     labels: Sequence[str]
     values: np.ndarray
+    block: int = 1
 
 
 class MatrixExporter(Exporter):
@@ -104,7 +107,7 @@ def matrices(run: Run, *, nested: bool = False) -> list[Matrix]:
     """Return all matrices of a run, by layer, level and unit.
 
     Traffic whose source or destination is not known or not traced is in the row or column
-    "unknown", which is there only if needed.
+    "unknown", which is there only if needed, also beside blocks.
     """
     rows = initiated(run, nested=nested)
     layers = sorted({int(layer) for layer in rows["layer"]})
@@ -119,9 +122,9 @@ def matrices(run: Run, *, nested: bool = False) -> list[Matrix]:
         levels = (("rank", np.arange(len(labels)), labels), ("host", by_host, hosts))
         for level, of_proc, names in levels:
             for column, unit in (("size_bytes", "bytes"), ("count", "operations")):
-                values, shown = _square(here, column, of_proc, names)
                 title = f"{unit.capitalize()} from {level} to {level}{seen}"
-                made.append(Matrix(f"{level}-{unit}{suffix}", title, unit, shown, values))
+                square = _square(here, column, of_proc, names)
+                made.append(Matrix(f"{level}-{unit}{suffix}", title, unit, *square))
     return made
 
 
@@ -134,17 +137,18 @@ def _hosts(run: Run) -> tuple[np.ndarray, list[str]]:
 
 def _square(
     rows: dict[str, np.ndarray], column: str, of_proc: np.ndarray, names: Sequence[str]
-) -> tuple[np.ndarray, list[str]]:
-    size = len(names)
-    ends = []
-    for end in ("src_proc", "dst_proc"):
-        proc = rows[end]
-        ends.append(np.where(proc >= 0, of_proc[np.maximum(proc, 0)], size) if proc.size else proc)
+) -> tuple[list[str], np.ndarray, int]:
+    """Return labels, values and the size of blocks."""
+    block = -(-len(names) // CELLS_MAX)
+    shown = list(names[::block])
+    size = len(shown)
+    place = np.append(of_proc // block, size)  # -1: unknown
+    ends = [place[rows[end]] for end in ("src_proc", "dst_proc")]
     values = np.zeros((size + 1, size + 1), np.uint64)
-    np.add.at(values, (ends[0].astype(np.int64), ends[1].astype(np.int64)), rows[column])
+    np.add.at(values, (ends[0], ends[1]), rows[column])
     if values[size].any() or values[:, size].any():
-        return values, [*names, "unknown"]
-    return values[:size, :size], list(names)
+        return [*shown, "unknown"], values, block
+    return shown, values[:size, :size], block
 
 
 def draw(matrix: Matrix) -> Any:
@@ -154,8 +158,8 @@ def draw(matrix: Matrix) -> Any:
     from matplotlib.colors import LogNorm, Normalize
     from matplotlib.figure import Figure
 
-    block = -(-len(matrix.labels) // CELLS_MAX)
-    values = np.ma.masked_equal(_in_blocks(matrix.values, block).astype(np.float64), 0)
+    block = matrix.block
+    values = np.ma.masked_equal(matrix.values.astype(np.float64), 0)
     size = len(values)
     side = min(max(5.0, 1.5 + 0.3 * size), 10.0 if size <= 512 else 14.0)
     figure = Figure(figsize=(side + 1.5, side), layout="constrained")
@@ -170,7 +174,7 @@ def draw(matrix: Matrix) -> Any:
     axes.set_title(f"{matrix.title}\ntotal {_text(int(matrix.values.sum()), matrix.unit)}{note}")
     axes.set_xlabel("to")
     axes.set_ylabel("from")
-    _label(axes, matrix.labels[::block])
+    _label(axes, matrix.labels)
     if size <= VALUES_MAX:
         _write_values(axes, matrix, norm)
     scale = f"{matrix.unit}, logarithmic" if is_log else matrix.unit
@@ -179,12 +183,6 @@ def draw(matrix: Matrix) -> Any:
     bar.minorticks_off()
     bar.ax.yaxis.set_major_formatter(lambda value, _: _text(value, matrix.unit))
     return figure
-
-
-def _in_blocks(values: np.ndarray, block: int) -> np.ndarray:
-    """Return sums over blocks of ``block`` rows and columns."""
-    starts = np.arange(0, len(values), block)
-    return np.add.reduceat(np.add.reduceat(values, starts, 0), starts, 1)
 
 
 def _ticks(low: float, high: float, is_log: bool, unit: str) -> list[float]:

@@ -27,15 +27,16 @@ class Sums:
 
 def sums_of(key: NDArray[np.uint64], sums: NDArray[np.uint64]) -> Sums:
     """Add up rows of equal keys, in any order; ``low`` may be any number."""
-    carried = sums.copy()
-    carried[:, 1] = sums[:, 1] & LOW
-    carried[:, 2] = sums[:, 2] + (sums[:, 1] >> LIMB)
     order = np.argsort(key, kind="stable")
-    key, carried = key[order], carried[order]
+    key = key[order]
     first = np.ones(key.size, bool)
     first[1:] = key[1:] != key[:-1]
     starts = np.flatnonzero(first)
-    total = np.add.reduceat(carried, starts, axis=0) if key.size else carried
+    total = np.empty((starts.size, sums.shape[1]), np.uint64)
+    # Column by column: of millions of keys only one column is there more than once.
+    for number in range(total.shape[1]):
+        column = _carried(sums, number)[order]
+        total[:, number] = np.add.reduceat(column, starts) if key.size else column
     total[:, 2] += total[:, 1] >> LIMB
     total[:, 1] &= LOW
     return Sums(key[starts], total)
@@ -51,6 +52,13 @@ def add_sums(left: Sums, right: Sums) -> Sums:
     key, sums = np.empty(size, np.uint64), np.empty((size, left.sums.shape[1]), np.uint64)
     count = add_kernel(left.key, left.sums, right.key, right.sums, key, sums)
     return Sums(key[:count].copy(), sums[:count].copy())
+
+
+def _carried(sums: NDArray[np.uint64], number: int) -> NDArray[np.uint64]:
+    """Return a column of sums whose lower limb is cut to its 32 bits."""
+    if number == 1:
+        return sums[:, 1] & LOW
+    return sums[:, 2] + (sums[:, 1] >> LIMB) if number == 2 else sums[:, number]
 
 
 def column_sums(sums: Sums) -> tuple[NDArray[np.uint64], int]:

@@ -34,7 +34,9 @@ from sigmatrace.text import byte_text, counted
 from sigmatrace.trace_format import OP_CLASS, OpClass, OpFlag, layer_text
 
 BINS = 2048
-"""The timeline has at most this many bins, and at least half of them on a long run."""
+"""The timeline has at most this many bins, and at least half of them on a long run of few ranks."""
+CELLS = 1 << 20
+"""It has at most this many rows, or one bin: of thousands of ranks the bins are wider."""
 BIN_SHIFT_MIN = 10
 PROCS_MAX = (1 << 25) - 2
 TOP = 5
@@ -119,10 +121,12 @@ class Traffic(Stage):
         shift = bin_shift(first, last)
         head = (t_ns, first >> shift, shift, proc, layer, op, flags, size_bytes)
         bins = accumulate(bin_kernel, head)
-        return Amounts(operations, aggregates, shift, first >> shift, last >> shift, bins)
+        return _within_cells(
+            Amounts(operations, aggregates, shift, first >> shift, last >> shift, bins)
+        )
 
     def combine(self, left: Amounts, right: Amounts) -> Amounts:
-        """Add both; their time bins are made as wide as all of the time needs."""
+        """Add both; their time bins are made as wide as all of the time, and ``CELLS``, need."""
         operations = add_sums(left.operations, right.operations)
         aggregates = add_sums(left.aggregates, right.aggregates)
         if left.first_bin is None or right.first_bin is None:
@@ -133,7 +137,7 @@ class Traffic(Stage):
         shift = max(left.shift, right.shift, bin_shift(begin, last))
         first_bin = begin >> shift
         bins = add_sums(_rebin(left, shift, first_bin), _rebin(right, shift, first_bin))
-        return Amounts(operations, aggregates, shift, first_bin, last >> shift, bins)
+        return _within_cells(Amounts(operations, aggregates, shift, first_bin, last >> shift, bins))
 
     def resolve(self, summary: Amounts, run: Run) -> Totals:
         """Turn sums into tables."""
@@ -185,6 +189,21 @@ def bin_shift(first_ns: int, last_ns: int) -> int:
     while (last_ns >> shift) - (first_ns >> shift) >= BINS:
         shift += 1
     return shift
+
+
+def _within_cells(amounts: Amounts) -> Amounts:
+    """Return the same in bins as wide as ``CELLS`` needs.
+
+    Bins are aligned to their width, so some of the rows never need wider ones than all of them:
+    in whatever order partitions are added, the result is the same.
+    """
+    while amounts.bins.key.size > CELLS and amounts.first_bin != amounts.last_bin:
+        shift, first_bin = amounts.shift + 1, (amounts.first_bin or 0) >> 1
+        bins = _rebin(amounts, shift, first_bin)
+        amounts = replace(
+            amounts, shift=shift, first_bin=first_bin, last_bin=amounts.last_bin >> 1, bins=bins
+        )
+    return amounts
 
 
 def accumulate(kernel: Callable[..., int], columns: tuple[Any, ...], slots: int = 2048) -> Sums:
@@ -282,15 +301,15 @@ def _talkers(run: Run) -> Iterator[str]:
     labels = run.tables["processes"].column("label").to_pylist()
     for layer in np.unique(rows["layer"]):
         here = {key: values[rows["layer"] == layer] for key, values in rows.items()}
-        pairs, which = np.unique(
-            np.stack([here["src_proc"], here["dst_proc"]]), axis=1, return_inverse=True
-        )
-        size_bytes, count = np.zeros((2, pairs.shape[1]), np.uint64)
+        pair = here["src_proc"].astype(np.int64) << 32 | (here["dst_proc"].astype(np.int64) + 1)
+        pairs, which = np.unique(pair, return_inverse=True)
+        size_bytes, count = np.zeros((2, pairs.size), np.uint64)
         np.add.at(size_bytes, which, here["size_bytes"])
         np.add.at(count, which, here["count"])
         top = np.argsort(-size_bytes.astype(np.float64), kind="stable")[:TOP]
         for number, at in enumerate(top):
-            src, dst = (labels[proc] if proc >= 0 else "unknown" for proc in pairs[:, at])
+            ends = int(pairs[at]) >> 32, (int(pairs[at]) & 0xFFFFFFFF) - 1
+            src, dst = (labels[proc] if proc >= 0 else "unknown" for proc in ends)
             head = f"top {layer_text(int(layer))}" if number == 0 else ""
             amount = f"{byte_text(int(size_bytes[at]))} in {counted(int(count[at]), 'operation')}"
             yield f"{head:10} {src} -> {dst}: {amount}"

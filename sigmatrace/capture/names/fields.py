@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 Fields = Mapping[str, Any]
@@ -28,8 +30,22 @@ def binary(fields: Fields, key: str) -> bytes:
     return value if isinstance(value, bytes) else b""
 
 
+class AllObjects(dict[int, dict[str, Any]]):
+    """All objects of a process, which know their types once they are complete."""
+
+    @cached_property
+    def by_type(self) -> Mapping[str, Objects]:
+        """The objects by id, by type; worked out once."""
+        found: dict[str, dict[int, Fields]] = defaultdict(dict)
+        for key, fields in self.items():
+            found[text(fields, "type")][key] = fields
+        return dict(found)
+
+
 def of_type(objects: Objects, kind: str) -> Objects:
     """Return the objects of one type, by id."""
+    if isinstance(objects, AllObjects):
+        return objects.by_type.get(kind, {})
     return {key: fields for key, fields in objects.items() if fields.get("type") == kind}
 
 

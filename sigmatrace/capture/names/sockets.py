@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import struct
 
@@ -14,6 +15,19 @@ def socket_name(address: bytes, host: str) -> str | None:
 
     Loopback and unspecified addresses mean something on their host alone. An IPv4 address
     mapped into IPv6 is named as the other end sees it, as IPv4.
+    """
+    known = _of_address(address)
+    if known is None:
+        return None
+    name, is_local = known
+    return f"{name}@{host}" if is_local else name
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _of_address(address: bytes) -> tuple[str, bool] | None:
+    """Return ``ip:port``, and whether it means something on its host alone.
+
+    In a run every process names the others: the same addresses come again and again.
     """
     if len(address) < 16:
         return None
@@ -28,5 +42,4 @@ def socket_name(address: bytes, host: str) -> str | None:
     else:
         return None
     name = f"{ip}:{port}" if ip.version == 4 else f"[{ip}]:{port}"
-    is_local = ip.is_loopback or ip.is_unspecified or ip.is_link_local
-    return f"{name}@{host}" if is_local else name
+    return name, ip.is_loopback or ip.is_unspecified or ip.is_link_local

@@ -37,7 +37,8 @@ def thread(chance, count):
 
 def chunk(records, seq, schema=Schema.OP, tid=1):
     begins = [begin for begin, _ in records]
-    return (seq, 0, 0, len(records), seq, min(begins), max(begins), 0, tid, schema, FROM_FILE, 1)
+    where = (seq, 0, 0, len(records), seq, min(begins), max(begins))
+    return (*where, 0, tid, schema, FROM_FILE, 1, CODEC_RAW)
 
 
 @pytest.mark.parametrize("seed", range(20))

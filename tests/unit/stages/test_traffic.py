@@ -5,6 +5,7 @@ import itertools
 from collections import Counter, defaultdict
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -265,6 +266,36 @@ def test_bins_are_as_wide_as_all_operations_need_however_they_are_split():
     ]
     assert facts[0] == facts[1]
     assert facts[0]["bin_ns"] == 2048
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(ROW, max_size=12), min_size=1, max_size=5), st.randoms())
+def test_rows_of_the_timeline_are_bounded_the_same_way_in_whatever_order(pieces, random):
+    moved = [[(START_NS + row[0], *row[1:]) for row in rows] for rows in pieces]
+    order = list(range(len(pieces)))
+    random.shuffle(order)
+    parts = [part(k, rows) for k, rows in enumerate(moved)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sigmatrace.stages.traffic.CELLS", 9)
+        one = traffic(part(0, [row for rows in moved for row in rows]))[1:3]
+        shuffled = traffic(*parts, order=order)[1:3]
+    assert one == shuffled
+    timeline, _ = one
+    kinds = {(row["proc"], row["layer"], row["op"]) for row in timeline}
+    outer = [row for rows in moved for row in rows if row[8] < OpFlag.NESTED]
+    assert sum(row["count"] for row in timeline) == len(outer)
+    assert len(timeline) <= max(9, len(kinds))
+    assert len({row["bin"] for row in timeline}) <= BINS
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(ROW, max_size=40))
+def test_tables_do_not_depend_on_the_blocks_in_which_they_are_made(rows):
+    one = part(0, [(START_NS + row[0], *row[1:]) for row in rows])
+    want = sizes(one), traffic(one)[0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sigmatrace.stages.traffic_tables.BLOCK", 1)
+        assert (sizes(one), traffic(one)[0]) == want
 
 
 def as_aggregates(rows):
