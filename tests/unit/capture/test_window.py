@@ -9,7 +9,7 @@ import pytest
 
 from sigmatrace.capture.index import CHUNK, FROM_FILE, FileIndex
 from sigmatrace.capture.window import CALL_TICKS_MAX, Cut
-from sigmatrace.trace_format import RECORDS, Layer, Op, Schema
+from sigmatrace.trace_format import CODEC_RAW, RECORDS, Layer, Op, Schema
 
 NONE = np.empty(0, np.uint32)
 
