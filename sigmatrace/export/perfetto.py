@@ -16,6 +16,7 @@ kernels, and the doorbells that their kernels rang. A message whose receive stan
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import copy
@@ -244,13 +245,12 @@ class PerfettoExporter(Exporter):
         records.update(left_out(part, shown, reaching, tracks))
         segments, borders = writer.summary()
         marks, amounts = marks_of(part), amounts_of(part, tracks)
-        with (staging / f"{name}.npz").open("wb") as file:
-            np.savez(
-                file, segments=segments, borders=borders, marks=marks, amounts=amounts, heads=heads
-            )
+        kept = {"segments": segments, "borders": borders, "marks": marks, "amounts": amounts}
+        with (staging / f"{name}.kept").open("wb") as file:
+            pickle.dump({**kept, "heads": heads}, file, pickle.HIGHEST_PROTOCOL)
         counts = {**writer.counts, **records}
         streams: Streams = {self._output: writer.body, self._ends: ends}
-        return Piece(part.number, (f"{name}.npz", queues), counts, streams)
+        return Piece(part.number, (f"{name}.kept", queues), counts, streams)
 
     def finish(self, pieces: Sequence[Piece], run: Run, staging: Path) -> Exported:
         """Fill in what was open, and write what is known only now."""
@@ -355,8 +355,9 @@ def balance(counts: Mapping[str, int]) -> list[dict[str, Any]]:
 
 
 def _kept(path: Path) -> Mapping[str, np.ndarray]:
-    with np.load(path, allow_pickle=False) as file:
-        return dict(file)
+    with path.open("rb") as file:
+        kept: Mapping[str, np.ndarray] = pickle.load(file)
+        return kept
 
 
 def _used(
