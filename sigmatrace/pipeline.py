@@ -155,8 +155,8 @@ def correlate(
         else:
             continue
         run = _resolve(stage, summary, run, resolved)
-    chosen = replace(chosen, exporters=tuple(_prepared(one, run) for one in chosen.exporters))
-    work = _work(chosen, run, resolved, staging)
+    prepared = tuple(_prepared(one, run) for one in chosen.exporters)
+    work = replace(_work(chosen, run, resolved, staging), exporters=prepared)
     outcome = _compute(work, indexed, cluster, "events", progress)
     late = damage_rows(indexed.files, indexed.bases, outcome.loss)
     run = run.with_results({"damage": pa.concat_tables([run.tables["damage"], late])})
@@ -180,7 +180,7 @@ def correlate(
                 lines += stage.lines(resolved[stage.name], run)
     exported = {
         exporter.name: _finish(exporter, pieces, run, staging)
-        for exporter, pieces in zip(chosen.exporters, outcome.pieces, strict=True)
+        for exporter, pieces in zip(work.exporters, outcome.pieces, strict=True)
     }
     told = account(indexed.files, indexed.bases, outcome.loss + indexed.left_alone)
     told = replace(told, window=_window(indexed))

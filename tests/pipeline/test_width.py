@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from sigmatrace import api, passes, pipeline
-from sigmatrace.cluster import Cluster, Shared
+from sigmatrace.cluster import Shared, Threads
 from sigmatrace.sink import Sink
 from sigmatrace.stages.messages import Messages
 from sigmatrace.testing.synthetic import generate
@@ -39,7 +39,7 @@ def many(tmp_path_factory):
 
 
 def indexed_of(folder: Path, partition_bytes: int = PARTITION) -> pipeline.Indexed:
-    return pipeline.index(folder, Cluster(workers=2), partition_bytes=partition_bytes)
+    return pipeline.index(folder, Threads(workers=2), partition_bytes=partition_bytes)
 
 
 def work_of(indexed: pipeline.Indexed, exchanges=()) -> passes.Work:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sigmatrace import api, pipeline
-from sigmatrace.cluster import Cluster
+from sigmatrace.cluster import Threads
 from sigmatrace.errors import ConfigError, DataLossError
 from sigmatrace.export.perfetto import OUTPUT
 from sigmatrace.testing.synthetic import generate
@@ -74,7 +74,7 @@ def test_a_window_holds_the_records_of_the_whole_run_in_it(whole, tmp_path, text
 
 
 def indexed(folder, window=None):
-    return pipeline.index(folder, Cluster(), partition_bytes=1 << 20, window=window)
+    return pipeline.index(folder, Threads(), partition_bytes=1 << 20, window=window)
 
 
 def test_chunks_that_are_not_needed_are_not_read(whole, tmp_path):
