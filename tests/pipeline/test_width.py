@@ -44,7 +44,9 @@ def indexed_of(folder: Path, partition_bytes: int = PARTITION) -> pipeline.Index
 
 def work_of(indexed: pipeline.Indexed, exchanges=()) -> passes.Work:
     sink = Sink(Path(), "unused")
-    return passes.Work((), tuple(exchanges), (), (), indexed.run, Path(), sink, pipeline.BUCKETS)
+    nothing: frozenset[tuple[str, str]] = frozenset()
+    chosen = (), tuple(exchanges), (), (), nothing
+    return passes.Work(*chosen, indexed.run, Path(), sink, pipeline.BUCKETS)
 
 
 def test_a_thousand_files_pass_with_few_open(many, tmp_path):
@@ -77,11 +79,9 @@ def test_graph_and_what_a_worker_gets_grow_with_partitions_alone(many):
     whole = indexed.partitions
     assert len(whole) > 50
     half = whole[: len(whole) // 2]
-    for exchanges, tasks in ((), 3), ((Messages(),), 4 + pipeline.BUCKETS):
+    for exchanges, tasks in ((), 2), ((Messages(),), 3 + pipeline.BUCKETS):
         work = work_of(indexed, exchanges)
-        graphs = [
-            passes.graph_of(Shared(None, Path()), work, specs, 4)[0] for specs in (half, whole)
-        ]
+        graphs = [passes.graph_of(Shared(None, Path()), work, specs)[0] for specs in (half, whole)]
         few, many_tasks = map(len, graphs)
         assert many_tasks - few <= tasks * (len(whole) - len(half))
     small, large = (len(pickle.dumps(list(specs))) for specs in (half, whole))
