@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sigmatrace.export import perfetto_packets as packets
+from sigmatrace.export import rooms
 from sigmatrace.export.kernels import packets as kernel
 from sigmatrace.export.kernels.order import end_range, group_rows, sort_rows
 from sigmatrace.export.kernels.wire import SLACK_BYTES
@@ -149,7 +150,7 @@ class _Scratch:
 
         return cls(
             arguments,
-            np.empty(rows.track.size * row_bytes + SLACK_BYTES, np.uint8),
+            rooms.take(rows.track.size * row_bytes + SLACK_BYTES),
             (some(), some(), some()),
             tuple(np.zeros(size, np.int32) for size in keys),
             tuple(np.empty(size, np.int64) for size in keys),
