@@ -10,6 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numba
+import numpy
+import pyarrow
+
 _NO_MATTER = ("cluster", "out", "overwrite", "plan", "resume", "strict")
 """Options that do not change what partitions make."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -26,6 +30,7 @@ def fingerprint(options: Mapping[str, Any], files: Iterable[str], steps: Iterabl
         steps: Stages and exporters; the files of their modules count, as do this package's own.
     """
     whole = {
+        "packages": [package.__version__ for package in (numba, numpy, pyarrow)],
         "boot": _BOOT_ID.read_text() if _BOOT_ID.is_file() else "",
         "options": {key: value for key, value in options.items() if key not in _NO_MATTER},
         "files": [_state(path) for path in files],

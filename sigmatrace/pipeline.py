@@ -250,13 +250,12 @@ def _compute(
     work: Work, indexed: Indexed, cluster: Cluster, what: str, progress: TextIO | None
 ) -> Outcome:
     shared = Shared(work, work.staging)
-    work.sink.resume()
     graph, key, counted = graph_of(shared, work, indexed.partitions)
     steps = (*(s for s, _ in work.stages), *work.summed, *work.exchanges, *work.exporters)
     modules = sorted({type(one).__module__ for one in steps})
-    with Progress(what, len(counted), progress) as shown:
+    with work.sink, Progress(what, len(counted), progress) as shown:
         outcome: Outcome = cluster.compute(graph, key, counted, shown, modules)
-    work.sink.close(len(counted))
+        work.sink.finish(len(counted))
     return outcome
 
 

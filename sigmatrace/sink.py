@@ -3,7 +3,7 @@
 A stream is a file that all partitions write together, one after the other by number. In the
 process that made the sink, bytes go to their final place at once: who has the next number writes,
 and then what others have left waiting; nobody waits for a turn. In another process (a sink can be
-pickled) each partition's bytes become a file of their own, which ``close`` copies to its place.
+pickled) each partition's bytes become a file of their own, which ``finish`` copies to its place.
 
 A partition's record, what the pipeline must know of it, is written when its bytes are safe. After
 a kill the records tell which partitions need not be done again.
@@ -14,7 +14,8 @@ from __future__ import annotations
 import os
 import pickle
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,52 @@ _COPY_BYTES = 256 << 10
 _BUFFERS_MAX = 1024  # of one writev(2)
 
 
-class Sink:
-    """Streams and records of one pass over the partitions.
+class _Records:
+    """What a pass leaves by partition, in files of a folder that every worker sees."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder = folder
+        self._name = name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Elsewhere, (self._folder, self._name)
+
+    def record(self, number: int) -> Any:
+        """Return what was left of a partition, None if nothing was."""
+        return self._load(number)[1] if self._path(number).exists() else None
+
+    def _path(self, number: int, stream: str = "") -> Path:
+        part = f".{stream}.part" if stream else ""
+        return self._folder / f".{self._name}.{number}{part}"
+
+    def _load(self, number: int) -> tuple[dict[str, int], Any]:
+        loaded: tuple[dict[str, int], Any] = pickle.loads(self._path(number).read_bytes())
+        return loaded
+
+    def _size(self, name: str) -> int:
+        path = self._folder / name
+        return path.stat().st_size if path.exists() else -1
+
+    def _set_aside(self, number: int, streams: Streams, record: bytes) -> None:
+        """Write the bytes of a partition to files of their own."""
+        for name, parts in streams.items():
+            _replace(self._path(number, name), *parts)
+        _replace(self._path(number), record)
+
+
+class _Elsewhere(_Records):
+    """A sink in another process than the one that made it."""
+
+    def put(self, number: int, streams: Streams, value: Any) -> None:
+        """See ``Sink``."""
+        with _writing():
+            self._set_aside(number, streams, _record(streams, value))
+
+
+class Sink(_Records):
+    """Streams and records of one pass over the partitions; a context manager.
+
+    On entry it takes over what an earlier sink of the same folder and name has left.
 
     Args:
         folder: Where all lies; every worker must see it.
@@ -39,10 +84,8 @@ class Sink:
     """
 
     def __init__(self, folder: Path, name: str) -> None:
+        super().__init__(folder, name)
         self.resumed = 0
-        self._folder = folder
-        self._name = name
-        self._is_here = True
         self._lock = threading.Lock()
         self._files: dict[str, int] = {}
         self._ends: dict[str, int] = {}  # of streams, where an earlier sink's records end
@@ -51,10 +94,57 @@ class Sink:
         self._waiting_bytes = 0
         self._is_writing = False
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _elsewhere, (self._folder, self._name)
+    def __enter__(self) -> Sink:
+        self._resume()
+        return self
 
-    def resume(self) -> None:
+    def __exit__(self, *_: object) -> None:
+        for file in self._files.values():
+            os.close(file)
+        self._files.clear()
+
+    def put(self, number: int, streams: Streams, value: Any) -> None:
+        """Leave what a partition made.
+
+        Args:
+            number: The partition's.
+            streams: Buffers, one after the other, by the name of the stream.
+            value: What ``record`` is to return; anything that can be pickled.
+
+        Raises:
+            OutputError: The operating system refuses.
+        """
+        record = _record(streams, value)
+        size = sum(_sizes(streams).values())
+        with self._lock:
+            waits = number == self._next or self._waiting_bytes + size <= WAITING_BYTES_MAX
+            if waits:
+                self._waiting[number] = streams, record
+                self._waiting_bytes += size
+        with _writing():
+            if not waits:
+                self._set_aside(number, streams, record)
+                with self._lock:
+                    self._waiting[number] = None
+            self._drain()
+
+    def finish(self, count: int) -> None:
+        """Bring everything to its place.
+
+        Args:
+            count: How many partitions there are; all have been put, here or elsewhere.
+
+        Raises:
+            OutputError: The operating system refuses.
+        """
+        for number in range(self._next, count):
+            self._waiting.setdefault(number)
+        with _writing():
+            self._drain()
+            for name in self._ends:
+                self._stream(name)
+
+    def _resume(self) -> None:
         """Take over what an earlier sink of the same name left.
 
         A record whose bytes are gone goes, too.
@@ -79,71 +169,6 @@ class Sink:
             else:
                 self._waiting[number] = None
         self.resumed = self._next + len(self._waiting)
-
-    def put(self, number: int, streams: Streams, value: Any) -> None:
-        """Leave what a partition made.
-
-        Args:
-            number: The partition's.
-            streams: Buffers, one after the other, by the name of the stream.
-            value: What ``record`` is to return; anything that can be pickled.
-
-        Raises:
-            OutputError: The operating system refuses.
-        """
-        sizes = {name: sum(map(len, parts)) for name, parts in streams.items()}
-        record = _record(sizes, value)
-        size = sum(sizes.values())
-        with self._lock:
-            waits = self._is_here and (
-                number == self._next or self._waiting_bytes + size <= WAITING_BYTES_MAX
-            )
-            if waits:
-                self._waiting[number] = streams, record
-                self._waiting_bytes += size
-        try:
-            if not waits:
-                self._set_aside(number, streams, record)
-            if self._is_here:
-                self._drain()
-        except OSError as error:
-            raise _unwritable(error) from error
-
-    def record(self, number: int) -> Any:
-        """Return what was left of a partition, None if nothing was."""
-        return self._load(number)[1] if self._path(number).exists() else None
-
-    def close(self, count: int) -> None:
-        """Bring everything to its place.
-
-        Args:
-            count: How many partitions there are; all have been put, here or elsewhere.
-
-        Raises:
-            OutputError: The operating system refuses.
-        """
-        for number in range(self._next, count):
-            self._waiting.setdefault(number)
-        try:
-            self._drain()
-            for name in self._ends:
-                self._stream(name)
-            for file in self._files.values():
-                os.close(file)
-        except OSError as error:
-            raise _unwritable(error) from error
-
-    def _path(self, number: int, stream: str = "") -> Path:
-        part = f".{stream}.part" if stream else ""
-        return self._folder / f".{self._name}.{number}{part}"
-
-    def _load(self, number: int) -> tuple[dict[str, int], Any]:
-        loaded: tuple[dict[str, int], Any] = pickle.loads(self._path(number).read_bytes())
-        return loaded
-
-    def _size(self, name: str) -> int:
-        path = self._folder / name
-        return path.stat().st_size if path.exists() else -1
 
     def _stream(self, name: str) -> int:
         """Return the descriptor of a stream; what no record speaks of is cut off at first."""
@@ -176,15 +201,7 @@ class Sink:
         for name, parts in streams.items():
             _write(self._stream(name), parts)
         _replace(self._path(number), record)
-        return sum(len(part) for parts in streams.values() for part in parts)
-
-    def _set_aside(self, number: int, streams: Streams, record: bytes) -> None:
-        """Write the bytes of a partition to files of their own."""
-        for name, parts in streams.items():
-            _replace(self._path(number, name), *parts)
-        _replace(self._path(number), record)
-        with self._lock:
-            self._waiting[number] = None
+        return sum(_sizes(streams).values())
 
     def _take_in(self, number: int) -> int:
         """Copy what was set aside to the end of its streams; return how many bytes waited."""
@@ -199,17 +216,15 @@ class Sink:
         return 0
 
 
-def _elsewhere(folder: Path, name: str) -> Sink:
-    sink = Sink(folder, name)
-    sink._is_here = False
-    return sink
+def _sizes(streams: Streams) -> dict[str, int]:
+    return {name: sum(map(len, parts)) for name, parts in streams.items()}
 
 
-def _record(sizes: Mapping[str, int], value: Any) -> bytes:
+def _record(streams: Streams, value: Any) -> bytes:
     try:
-        return pickle.dumps((sizes, value), pickle.HIGHEST_PROTOCOL)
+        return pickle.dumps((_sizes(streams), value), pickle.HIGHEST_PROTOCOL)
     except Exception:  # a user's own stage sums up what cannot be pickled: not to be resumed
-        return pickle.dumps((sizes, None), pickle.HIGHEST_PROTOCOL)
+        return pickle.dumps((_sizes(streams), None), pickle.HIGHEST_PROTOCOL)
 
 
 def _write(file: int, parts: Sequence[bytes | memoryview]) -> None:
@@ -233,5 +248,12 @@ def _replace(path: Path, *parts: bytes | memoryview) -> None:
     part.replace(path)
 
 
-def _unwritable(error: OSError) -> OutputError:
-    return OutputError(f"cannot write: {error.strerror or error}", "give another out=DIR")
+@contextmanager
+def _writing() -> Iterator[None]:
+    """Report what the operating system refuses."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(
+            f"cannot write: {error.strerror or error}", "give another out=DIR"
+        ) from error

@@ -120,10 +120,11 @@ def export(folder: Path, parts: Sequence[Partition], of: Run | None = None) -> E
     """Export partitions; the trace is ``folder / "trace.pftrace"``."""
     of = of or run()
     exporter = PerfettoExporter()
-    sink, pieces = Sink(folder, "events"), []
-    for place, part in enumerate(parts):
-        piece = exporter.write(part, of, folder)
-        sink.put(place, piece.streams, None)
-        pieces.append(piece.without_streams())
-    sink.close(len(pieces))
+    pieces = []
+    with Sink(folder, "events") as sink:
+        for place, part in enumerate(parts):
+            piece = exporter.write(part, of, folder)
+            sink.put(place, piece.streams, None)
+            pieces.append(piece.without_streams())
+        sink.finish(len(pieces))
     return exporter.finish(pieces, of, folder)

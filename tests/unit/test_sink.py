@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import tempfile
 import threading
@@ -43,8 +44,7 @@ def test_any_order_from_here_and_elsewhere_and_after_a_kill(parts, data, most):
         for stream in ("a", "b"):  # the kill came in the middle of a write
             with (folder / stream).open("ab") as file:
                 file.write(b"half")
-        sink = Sink(folder, "events")
-        sink.resume()
+        sink = Sink(folder, "events").__enter__()
         done = [number for number in range(len(parts)) if sink.record(number) is not None]
         assert len(done) == sink.resumed <= kill_after
         assert all(sink.record(number) == f"value {number}" for number in done)
@@ -54,7 +54,8 @@ def test_any_order_from_here_and_elsewhere_and_after_a_kill(parts, data, most):
         for number in order:
             if number not in done:
                 put(rest, number, parts)
-        sink.close(len(parts))
+        sink.finish(len(parts))
+        sink.__exit__()
         assert (folder / "a").read_bytes() == (folder / "b").read_bytes() == joined(parts)
         assert not list(folder.glob("*.part")) and not list(folder.glob(".*.part"))
 
@@ -100,19 +101,19 @@ def test_what_waits_too_much_is_set_aside(tmp_path, monkeypatch):
 def test_many_buffers_and_short_writes(tmp_path, monkeypatch):
     real = module.os.writev
     monkeypatch.setattr(module.os, "writev", lambda file, parts: real(file, [parts[0][:7]]))
-    sink, buffers = Sink(tmp_path, "events"), [bytes([k % 256]) * (k % 20) for k in range(3000)]
-    sink.put(0, {"a": buffers}, None)
-    sink.close(1)
+    buffers = [bytes([k % 256]) * (k % 20) for k in range(3000)]
+    with Sink(tmp_path, "events") as sink:
+        sink.put(0, {"a": buffers}, None)
+        sink.finish(1)
     assert (tmp_path / "a").read_bytes() == b"".join(buffers)
 
 
 def test_a_value_that_cannot_be_kept_is_done_again(tmp_path):
     Sink(tmp_path, "events").put(0, {"a": [b"x"]}, lambda: None)
-    sink = Sink(tmp_path, "events")
-    sink.resume()
-    assert sink.resumed == 0 and sink.record(0) is None
-    sink.put(0, {"a": [b"x"]}, 1)
-    sink.close(1)
+    with Sink(tmp_path, "events") as sink:
+        assert sink.resumed == 0 and sink.record(0) is None
+        sink.put(0, {"a": [b"x"]}, 1)
+        sink.finish(1)
     assert (tmp_path / "a").read_bytes() == b"x"
 
 
@@ -121,8 +122,8 @@ def test_bytes_that_are_gone_are_made_again(tmp_path):
     for number in range(3):
         sink.put(number, {"a": [b"xyz"]}, number)
     (tmp_path / "a").write_bytes(b"xyzxy")
-    sink = Sink(tmp_path, "events")
-    sink.resume()
+    with Sink(tmp_path, "events") as sink:
+        pass
     assert (sink.resumed, sink.record(0), sink.record(1)) == (1, 0, None)
 
 
@@ -130,3 +131,11 @@ def test_a_full_disk_is_said(tmp_path):
     sink = Sink(tmp_path / "gone", "events")
     with pytest.raises(OutputError, match="cannot write: No such file"):
         sink.put(0, {"a": [b"x"]}, None)
+
+
+def test_a_failed_pass_keeps_nothing_open(tmp_path):
+    before = set(os.listdir("/proc/self/fd"))
+    with pytest.raises(KeyError), Sink(tmp_path, "events") as sink:
+        sink.put(0, {"a": [b"x"], "b": [b"y"]}, None)
+        raise KeyError
+    assert set(os.listdir("/proc/self/fd")) == before
