@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import tempfile
 import threading
@@ -134,8 +133,8 @@ def test_a_full_disk_is_said(tmp_path):
 
 
 def test_a_failed_pass_keeps_nothing_open(tmp_path):
-    before = set(os.listdir("/proc/self/fd"))
+    before = set(Path("/proc/self/fd").iterdir())
     with pytest.raises(KeyError), Sink(tmp_path, "events") as sink:
         sink.put(0, {"a": [b"x"], "b": [b"y"]}, None)
         raise KeyError
-    assert set(os.listdir("/proc/self/fd")) == before
+    assert set(Path("/proc/self/fd").iterdir()) == before
