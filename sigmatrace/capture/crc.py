@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from sigmatrace.capture.libs import library
 from sigmatrace.errors import CaptureError
 
-Checksum = Callable[[NDArray[np.uint8]], int]
+Data = bytes | bytearray | memoryview | NDArray[np.uint8]
+Checksum = Callable[[Data], int]
 
 
-def crc32c(data: bytes | bytearray | memoryview | NDArray[np.uint8]) -> int:
+def crc32c(data: Data) -> int:
     """Return the CRC-32C of a contiguous buffer, 0 to 2^32-1."""
-    return _implementation()(np.frombuffer(data, np.uint8))
+    return _implementation()(data)
 
 
 @functools.cache
@@ -39,8 +40,11 @@ def native_checksum() -> Checksum | None:
     function.restype = ctypes.c_uint32
     function.argtypes = [ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t]
 
-    def checksum(data: NDArray[np.uint8]) -> int:
-        return int(function(0, data.ctypes.data, data.size))
+    def checksum(data: Data) -> int:
+        if isinstance(data, bytes):  # most items are short: their address is had without an array
+            return int(function(0, data, len(data)))
+        array = np.frombuffer(data, np.uint8)
+        return int(function(0, array.ctypes.data, array.size))
 
     return checksum
 
@@ -52,7 +56,7 @@ def table_checksum() -> Checksum:
 
     tables = make_tables()
 
-    def checksum(data: NDArray[np.uint8]) -> int:
-        return int(crc32c_table(data, tables))
+    def checksum(data: Data) -> int:
+        return int(crc32c_table(np.frombuffer(data, np.uint8), tables))
 
     return checksum

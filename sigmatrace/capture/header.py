@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 import shlex
 from collections.abc import Mapping
@@ -10,14 +9,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from sigmatrace.capture.items import ItemError
 from sigmatrace.capture.names.fields import integer, text
 from sigmatrace.errors import ChunkFormatError
 from sigmatrace.trace_format import FORMAT_NAME, FORMAT_VERSION, RECORDS, record_fields
 
 _NAME = re.compile(r"(?P<host>.+)-(?P<pid>\d{1,10})-(?P<start>\d{1,19})\.msgpack")
+_OWN_LAYOUTS = {
+    str(int(schema)): (int(schema), [list(one) for one in record_fields(dtype)])
+    for schema, dtype in RECORDS.items()
+}
+"""By the key in a header's map ``schemas``: the number, and what a file says of such records."""
 
 
 @dataclass(frozen=True)
@@ -123,16 +125,8 @@ def _readable_schemas(value: object) -> frozenset[int]:
     if not isinstance(value, dict):
         return Header.schemas
     return frozenset(
-        int(schema)
-        for schema, dtype in RECORDS.items()
-        if _layout(value.get(str(int(schema)))) == _own_layout(dtype)
+        schema for key, (schema, own) in _OWN_LAYOUTS.items() if _layout(value.get(key)) == own
     )
-
-
-@functools.cache
-def _own_layout(dtype: np.dtype) -> list[list[str]]:
-    """Return what a file says of records of this layout."""
-    return [list(one) for one in record_fields(dtype)]
 
 
 def _layout(described: object) -> object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -113,7 +114,8 @@ class LostChunk(NamedTuple):
     reason: str
 
 
-_LAYOUTS = {int(schema): dtype for schema, dtype in RECORDS.items()}
+_RECORD_BYTES = {int(schema): dtype.itemsize for schema, dtype in RECORDS.items()}
+_NO_CHUNKS = np.empty(0, CHUNK)
 _NO_CHANNELS = np.empty(0, RECORDS[Schema.CHANNEL])
 
 
@@ -129,7 +131,7 @@ class FileIndex:
         chunks: Readable chunks, dtype ``CHUNK``, by offset; those of the ring come last.
         channels: Channel records, one per id, ordered by id.
         channel_rows: Channel records read.
-        tables: ``objects.OBJECT_TABLES`` without the column ``proc``.
+        tables: ``objects.OBJECT_TABLES`` without the column ``proc``; none if there is a problem.
         threads: Names of threads by kernel thread id.
         clocks: Clock pairs as (tsc, wall_ns, width_tsc, source).
         end: Totals, None if the file has no end item.
@@ -143,10 +145,10 @@ class FileIndex:
     size_bytes: int
     problem: str = ""
     header: Header = field(default_factory=lambda: Header("", -1, 0))
-    chunks: np.ndarray = field(default_factory=lambda: np.empty(0, CHUNK))
+    chunks: np.ndarray = field(default_factory=lambda: _NO_CHUNKS)
     channels: np.ndarray = field(default_factory=lambda: _NO_CHANNELS)
     channel_rows: int = 0
-    tables: dict[str, pa.Table] = field(default_factory=lambda: object_tables({}, _NO_CHANNELS, ""))
+    tables: dict[str, pa.RecordBatch] = field(default_factory=dict)
     threads: dict[int, str] = field(default_factory=dict)
     clocks: list[tuple[int, int, int, str]] = field(default_factory=list)
     end: End | None = None
@@ -158,7 +160,7 @@ class FileIndex:
     @property
     def ring(self) -> str:
         """Path of the ring file beside the rank file."""
-        return str(Path(self.path).with_suffix(RING_SUFFIX))
+        return os.path.splitext(self.path)[0] + RING_SUFFIX
 
     def forget_objects(self) -> None:
         """Let go of channels and objects, once the run's tables have them."""
@@ -183,7 +185,9 @@ def find_rank_files(folder: str | Path) -> list[Path]:
     if not folder.is_dir():
         what = "is not a folder" if folder.exists() else "does not exist"
         raise RunNotFoundError(f"run folder {folder} {what}", "give the folder of a capture")
-    files = sorted(path for path in folder.glob(f"*{SUFFIX}") if path.is_file())
+    with os.scandir(folder) as found:
+        names = sorted(one.name for one in found if one.name.endswith(SUFFIX) and one.is_file())
+    files = [folder / name for name in names]
     if any(_may_be_rank_file(path) for path in files):
         return files
     if not files:
@@ -287,7 +291,8 @@ class _Builder:
             )
         index.header = header
         index.chunks = np.array(self.chunks, CHUNK)
-        _leave_out_unknown_layouts(index)
+        if not header.schemas.issuperset(chunk.schema for chunk in self.chunks):
+            _leave_out_unknown_layouts(index)
         if self.channels and Schema.CHANNEL in header.schemas:
             rows = np.concatenate(self.channels)
             index.channel_rows = len(rows)
@@ -304,20 +309,15 @@ class _Builder:
 
     def _chunk(self, data: items.FileData, span: items.Span) -> None:
         chunk = span.chunk
-        if chunk is None:
-            raise items.ItemError("layout of a chunk")
-        if chunk.codec not in (CODEC_RAW, CODEC_PACKED):
-            raise items.ItemError(f"codec {chunk.codec}")
-        dtype = _LAYOUTS.get(chunk.schema)
-        if dtype is None:
-            raise items.ItemError(f"schema {chunk.schema}")
         first = span.offset + items.CHUNK_HEAD_BYTES
-        if not items.holds(data, first, chunk, dtype.itemsize):
-            raise items.ItemError(f"record size of schema {chunk.schema}")
-        row = (span.offset, span.size, first, chunk.records, chunk.seq)
-        times = chunk.first_tsc, chunk.last_tsc
-        key = chunk.dropped, chunk.thread, chunk.schema
-        found = ChunkRow(*row, *times, *key, FROM_FILE, span.checked, chunk.codec)
+        if chunk is None or span.checked:  # else its frame fits, and all this holds
+            chunk = _readable(data, first, chunk)
+        schema, thread, seq, records, first_tsc, last_tsc, drops, codec, _ = chunk
+        where = span.offset, span.size, first
+        times = first_tsc, last_tsc, drops
+        found = ChunkRow(
+            *where, records, seq, *times, thread, schema, FROM_FILE, span.checked, codec
+        )
         if chunk.schema == Schema.CHANNEL:
             item = data[span.offset : span.offset + span.size]
             if not (span.checked or items.is_intact(item)):
@@ -367,11 +367,27 @@ class _Builder:
         )
 
 
+def _readable(data: items.FileData, first: int, chunk: items.Chunk | None) -> items.Chunk:
+    """Return a chunk that this reader can read.
+
+    Raises:
+        ItemError: It cannot.
+    """
+    if chunk is None:
+        raise items.ItemError("layout of a chunk")
+    if chunk.codec not in (CODEC_RAW, CODEC_PACKED):
+        raise items.ItemError(f"codec {chunk.codec}")
+    record_bytes = _RECORD_BYTES.get(chunk.schema)
+    if record_bytes is None:
+        raise items.ItemError(f"schema {chunk.schema}")
+    if not items.holds(data, first, chunk, record_bytes):
+        raise items.ItemError(f"record size of schema {chunk.schema}")
+    return chunk
+
+
 def _leave_out_unknown_layouts(index: FileIndex) -> None:
     """Keep the chunks whose records are, as the header describes them, laid out as here."""
-    readable = np.zeros(256, bool)
-    readable[list(index.header.schemas)] = True
-    known = readable[index.chunks["schema"]]
+    known = np.isin(index.chunks["schema"], list(index.header.schemas))
     for chunk in index.chunks[~known]:
         index.unknown[f"layout of schema {chunk['schema']}"] += 1
         if chunk["source"] == FROM_FILE:

@@ -38,6 +38,7 @@ WHOLE, DAMAGED, CUT = "whole", "damaged", "cut"
 _PREFIX = struct.Struct(">6sBIBBI")
 _CRC_AT, _CRC_FROM, _LENGTH_AT = 7, 11, 13
 _CHUNK = struct.Struct(">9sB8sI5sQ7sI11sQ10sQ9sQ7sB6sI")
+_IS_CHUNK = int(Item.CHUNK)
 _CHUNK_KEYS = (
     b"\x89\xa6schema\xcc",
     b"\xa6thread\xce",
@@ -150,8 +151,7 @@ def body(data: FileData, span: Span) -> dict[str, Any]:
 
 def is_intact(item: bytes | memoryview) -> bool:
     """Return whether the item that these bytes are has a right checksum."""
-    stored = _PREFIX.unpack_from(item)[2]
-    return bool(stored == crc32c(memoryview(item)[_CRC_FROM:]))
+    return bool(_PREFIX.unpack_from(item)[2] == crc32c(item[_CRC_FROM:]))
 
 
 def with_data(item: bytes, codec: int, data: bytes) -> bytes:
@@ -178,12 +178,11 @@ def holds(data: FileData, first: int, chunk: Chunk, record_bytes: int) -> bool:
     return chunk.codec == CODEC_PACKED and 0 < size <= most and told == size
 
 
-def _frame(data: FileData, at: int) -> tuple[int, int] | None:
-    """Return (kind, bytes of the whole item) if a well-formed prefix is at ``at``."""
-    if at + ITEM_PREFIX_BYTES > len(data):
+def _frame(head: bytes) -> tuple[int, int] | None:
+    """Return (kind, bytes of the whole item) if an item's bytes begin with a well-formed prefix."""
+    if len(head) < ITEM_PREFIX_BYTES:
         return None
-    prefix = data[at : at + ITEM_PREFIX_BYTES]
-    magic, u32, _, kind, u32_too, length = _PREFIX.unpack(prefix)
+    magic, u32, _, kind, u32_too, length = _PREFIX.unpack_from(head)
     well_formed = magic == ITEM_MAGIC and u32 == u32_too == 0xCE and kind < 0x80
     if not well_formed or length > ITEM_BODY_MAX_BYTES:
         return None
@@ -192,11 +191,12 @@ def _frame(data: FileData, at: int) -> tuple[int, int] | None:
 
 def _item_at(data: FileData, at: int, verify: bool) -> Span | None:
     """Return the item at ``at``; a chunk whose frame fits may come back as damaged."""
-    frame = _frame(data, at)
+    head = data[at : at + CHUNK_HEAD_BYTES]
+    frame = _frame(head)
     if frame is None or at + frame[1] > len(data):
         return None
     kind, size = frame
-    chunk = _chunk_at(data, at, size) if kind == Item.CHUNK else None
+    chunk = _chunk(head, size) if kind == _IS_CHUNK else None
     fits = chunk is not None and _frame_fits(data, at + size, chunk)
     if fits and not verify:
         return Span(WHOLE, at, size, kind, chunk)
@@ -205,10 +205,11 @@ def _item_at(data: FileData, at: int, verify: bool) -> Span | None:
     return Span(DAMAGED, at, size) if fits else None
 
 
-def _chunk_at(data: FileData, at: int, size: int) -> Chunk | None:
+def _chunk(head: bytes, size: int) -> Chunk | None:
+    """Return the prefix of a chunk item of ``size`` bytes if it is as the format says."""
     if size < CHUNK_HEAD_BYTES:
         return None
-    fields = _CHUNK.unpack(data[at + ITEM_PREFIX_BYTES : at + CHUNK_HEAD_BYTES])
+    fields = _CHUNK.unpack_from(head, ITEM_PREFIX_BYTES)
     chunk = Chunk._make(fields[1::2])
     if fields[::2] != _CHUNK_KEYS or chunk.data_bytes != size - CHUNK_HEAD_BYTES:
         return None
@@ -226,7 +227,7 @@ def _reaches_beyond(data: FileData, at: int) -> bool:
     """Return whether an item begins at ``at`` whose end lies beyond the file's."""
     if at + ITEM_PREFIX_BYTES > len(data):
         return ITEM_MAGIC.startswith(data[at : at + len(ITEM_MAGIC)])
-    frame = _frame(data, at)
+    frame = _frame(data[at : at + ITEM_PREFIX_BYTES])
     return frame is not None and at + frame[1] > len(data)
 
 
@@ -249,12 +250,13 @@ class _Search:
             at = data.find(ITEM_MAGIC, at + 1)
             if at < 0:
                 return None
-            frame = _frame(data, at)
+            head = data[at : at + CHUNK_HEAD_BYTES]
+            frame = _frame(head)
             if frame is None or at + frame[1] > len(data):
                 continue
             kind, size = frame
             if is_intact(data[at : at + size]):
-                chunk = _chunk_at(data, at, size) if kind == Item.CHUNK else None
+                chunk = _chunk(head, size) if kind == _IS_CHUNK else None
                 return Span(WHOLE, at, size, kind, chunk, checked=True)
             self._budget -= size
         return None

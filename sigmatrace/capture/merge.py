@@ -228,15 +228,15 @@ def _chunks(ordered: Sequence[FileIndex]) -> pa.Table:
 
 def _objects(ordered: Sequence[FileIndex], name: str) -> pa.Table:
     parts = [
-        index.tables[name].add_column(
-            0, "proc", pa.array(np.full(index.tables[name].num_rows, proc, np.int32))
-        )
-        for proc, index in enumerate(ordered)
-        if index.tables[name].num_rows
+        (proc, part) for proc, index in enumerate(ordered) if (part := index.tables[name]).num_rows
     ]
     if not parts:
         return empty(name)
-    return pa.concat_tables(parts).combine_chunks().select(list(INDEX_TABLES[name]))
+    together = pa.Table.from_batches([part for _, part in parts]).combine_chunks()
+    procs = np.repeat(
+        np.array([proc for proc, _ in parts], np.int32), [part.num_rows for _, part in parts]
+    )
+    return together.append_column("proc", pa.array(procs)).select(list(INDEX_TABLES[name]))
 
 
 def _damage(ordered: Sequence[FileIndex], foreign: Sequence[FileIndex]) -> pa.Table:

@@ -29,7 +29,7 @@ from sigmatrace.capture.names.verbs import (
     socket_rows,
     transition_rows,
 )
-from sigmatrace.capture.tables import rows
+from sigmatrace.capture.tables import batch
 from sigmatrace.schema_gpu import GPU_INDEX_TABLES
 from sigmatrace.trace_format import Layer
 
@@ -47,7 +47,7 @@ OBJECT_TABLES = (
 )
 
 
-def object_tables(objects: Objects, channels: np.ndarray, host: str) -> dict[str, pa.Table]:
+def object_tables(objects: Objects, channels: np.ndarray, host: str) -> dict[str, pa.RecordBatch]:
     """Return the tables ``OBJECT_TABLES`` of one process, without the column ``proc``.
 
     Args:
@@ -81,8 +81,8 @@ def thread_names(objects: Objects) -> dict[int, str]:
     return {integer(x, "tid"): text(x, "name") for x in of_type(objects, "thread").values()}
 
 
-def _rows(name: str, values: Sequence[tuple[Any, ...]]) -> pa.Table:
-    return rows(name, values, without=("proc",))
+def _rows(name: str, values: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
+    return batch(name, values, without=("proc",))
 
 
 def _library_row(fields: Fields) -> tuple[str, ...]:
@@ -97,12 +97,9 @@ def _endpoint_rows(told: Told) -> list[tuple[Any, ...]]:
     """
     result = []
     lives: Counter[tuple[Layer, str, str]] = Counter()
-    for key in sorted(told.objects):
-        fields = told.objects[key]
-        kind = text(fields, "type")
-        endpoint = _ENDPOINTS.get(kind)
-        if endpoint is None:
-            continue
+    named = [(key, kind) for kind in _ENDPOINTS for key in of_type(told.objects, kind)]
+    for key, kind in sorted(named):
+        fields, endpoint = told.objects[key], _ENDPOINTS[kind]
         local, peer, av, seat, peer_seat, is_lossy, psn = endpoint.ends(key, fields, told)
         owner = integer(fields, endpoint.owner) if endpoint.owner else 0
         names = local, peer, owner, av, integer(fields, "depth", 8)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-_WINDOW_BYTES = 8 << 10
+_WINDOW_BYTES = 4 << 10
 _SEARCH_BYTES = 1 << 20
 
 
@@ -34,15 +34,16 @@ class FileView:
         return self._size
 
     def __getitem__(self, span: slice) -> bytes:
-        """Return the bytes of a slice without a step, cut at the end of the file as of bytes."""
-        start, stop, _ = span.indices(self._size)
+        """Return the bytes of a slice that has an end and no step, cut at the end of the file."""
+        size = self._size
+        start, stop = min(span.start or 0, size), min(span.stop, size)
         at = start - self._window_at
         if at < 0 or at + stop - start > len(self._window):
             if stop - start > _WINDOW_BYTES:
                 return self._pread(start, stop - start)
-            size = min(_WINDOW_BYTES, self._size - start)
-            self._window, self._window_at, at = self._pread(start, size), start, 0
-        return self._window[at : at + max(0, stop - start)]
+            self._window = self._pread(start, min(_WINDOW_BYTES, size - start))
+            self._window_at, at = start, 0
+        return self._window[at : max(at, at + stop - start)]
 
     def find(self, what: bytes, start: int) -> int:
         """Return where ``what`` is found first from ``start`` on, -1 if nowhere."""
@@ -83,5 +84,5 @@ def opened(path: str | Path) -> Iterator[FileView]:
     Raises:
         OSError: It cannot be opened.
     """
-    with Path(path).open("rb", buffering=0) as file:
+    with open(path, "rb", buffering=0) as file:
         yield FileView(file.fileno())

@@ -13,21 +13,20 @@ Objects = Mapping[int, Fields]
 
 def integer(fields: Fields, key: str, bits: int = 32) -> int:
     """Return an unsigned field, 0 if it is missing, of another type, or too large."""
-    value = fields.get(key, 0)
-    is_fit = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << bits
-    return value if is_fit else 0
+    value = fields.get(key)
+    return value if type(value) is int and 0 <= value < 1 << bits else 0
 
 
 def text(fields: Fields, key: str) -> str:
     """Return a text field, "" if it is missing or of another type."""
-    value = fields.get(key, "")
-    return value if isinstance(value, str) else ""
+    value = fields.get(key)
+    return value if type(value) is str else ""
 
 
 def binary(fields: Fields, key: str) -> bytes:
     """Return a binary field, empty if it is missing or of another type."""
-    value = fields.get(key, b"")
-    return value if isinstance(value, bytes) else b""
+    value = fields.get(key)
+    return value if type(value) is bytes else b""
 
 
 class AllObjects(dict[int, dict[str, Any]]):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from sigmatrace.capture.names.fields import Fields, binary, integer, of_type, text
@@ -14,8 +16,12 @@ _GLOBAL_PROVIDERS = frozenset(
 )
 
 
+@functools.lru_cache(maxsize=1 << 14)
 def ofi_name(provider: str, ep_type: str, address: bytes, host: str) -> str:
-    """Return the canonical name of a libfabric address, "" if there is none."""
+    """Return the canonical name of a libfabric address, "" if there is none.
+
+    In a run every process names the others: the same addresses come again and again.
+    """
     if not address:
         return ""
     prefix = f"ofi:{provider}/{ep_type}:"

@@ -79,6 +79,8 @@ def _queue_pair(key: int, fields: Fields, told: Told) -> Names:
 def _destinations(told: Told, channels: np.ndarray) -> list[Address]:
     """Name where unconnected queue pairs send to: an address handle or vector, and a number."""
     handles = {**of_type(told.objects, "ib_ah"), **of_type(told.objects, "mlx5_av")}
+    if not handles:
+        return []
     is_qp = np.isin(channels["layer"], QUEUE_PAIR_LAYERS)
     mine = channels[is_qp & (channels["dir"] == Dir.OUT)]
     found: dict[tuple[int, int], Seat] = {}
