@@ -11,18 +11,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from sigmatrace.capture import header as headers
 from sigmatrace.capture import items, ring
 from sigmatrace.capture.header import Header
 from sigmatrace.capture.names.fields import AllObjects, integer, text
-from sigmatrace.capture.objects import (
-    KNOWN_TYPES,
-    object_tables,
-    thread_names,
-)
+from sigmatrace.capture.objects import KNOWN_TYPES, object_rows, thread_names
 from sigmatrace.capture.packed import PackedError, records_of
+from sigmatrace.capture.tables import Rows
 from sigmatrace.capture.view import opened
 from sigmatrace.errors import RunNotFoundError
 from sigmatrace.text import counted
@@ -131,7 +127,7 @@ class FileIndex:
         chunks: Readable chunks, dtype ``CHUNK``, by offset; those of the ring come last.
         channels: Channel records, one per id, ordered by id.
         channel_rows: Channel records read.
-        tables: ``objects.OBJECT_TABLES`` without the column ``proc``; none if there is a problem.
+        objects: Rows of ``objects.OBJECT_TABLES`` without the column ``proc``, by table.
         threads: Names of threads by kernel thread id.
         clocks: Clock pairs as (tsc, wall_ns, width_tsc, source).
         end: Totals, None if the file has no end item.
@@ -148,7 +144,7 @@ class FileIndex:
     chunks: np.ndarray = field(default_factory=lambda: _NO_CHUNKS)
     channels: np.ndarray = field(default_factory=lambda: _NO_CHANNELS)
     channel_rows: int = 0
-    tables: dict[str, pa.RecordBatch] = field(default_factory=dict)
+    objects: dict[str, Rows] = field(default_factory=dict)
     threads: dict[int, str] = field(default_factory=dict)
     clocks: list[tuple[int, int, int, str]] = field(default_factory=list)
     end: End | None = None
@@ -164,7 +160,7 @@ class FileIndex:
 
     def forget_objects(self) -> None:
         """Let go of channels and objects, once the run's tables have them."""
-        self.channels, self.tables, self.clocks = _NO_CHANNELS, {}, []
+        self.channels, self.objects, self.clocks = _NO_CHANNELS, {}, []
 
     def lose(self, offset: int, size: int, schema: int, count: int) -> None:
         """Count a whole chunk as damaged after all."""
@@ -212,7 +208,7 @@ def index_file(path: str | Path) -> FileIndex:
     path = Path(path)
     try:
         with opened(path) as data:
-            builder = _Builder(path, len(data), data[: len(ITEM_MAGIC)])
+            builder = _Builder(path, len(data), data[0 : len(ITEM_MAGIC)])
             builder.read_items(data)
     except OSError:
         return FileIndex(str(path), 0, "unreadable", damage=[(0, 0, "unreadable")])
@@ -241,7 +237,7 @@ class _Builder:
         self.index = FileIndex(str(path), size_bytes)
         self.header: Header | None = None
         self.objects = AllObjects()
-        self.chunks: list[ChunkRow] = []
+        self.chunks: list[tuple[int, ...]] = []  # as ``ChunkRow``
         self.channels: list[np.ndarray] = []
 
     def read_items(self, data: items.FileData) -> None:
@@ -270,16 +266,17 @@ class _Builder:
 
     def read_ring(self, data: items.FileData) -> None:
         """Add the segments of the ring file that are not in the rank file."""
-        written = {(chunk.schema, chunk.thread, chunk.seq) for chunk in self.chunks}
+        rows = map(ChunkRow._make, self.chunks)
+        written = {(row.schema, row.thread, row.seq) for row in rows}
         for segment in ring.tail(data, written):
             first, last = ring.times(data, segment)
             size = segment.records * RECORDS[Schema(segment.schema)].itemsize
-            row = (segment.offset, size, segment.first, segment.records, segment.seq, first, last)
-            key = segment.dropped, segment.thread, segment.schema
-            found = ChunkRow(*row, *key, FROM_RING, True)
-            self.chunks.append(found)
+            where = segment.offset, size, segment.first, segment.records
+            what = segment.seq, first, last, segment.dropped, segment.thread, segment.schema
+            self.chunks.append(ChunkRow(*where, *what, FROM_RING, True))
             if segment.schema == Schema.CHANNEL:
-                self._take_channels(data[segment.first : segment.first + size], found)
+                raw = data[segment.first : segment.first + size]
+                self._take_channels(raw, segment.records, CODEC_RAW)
 
     def finish(self) -> FileIndex:
         """Return the index of all that was read."""
@@ -291,13 +288,13 @@ class _Builder:
             )
         index.header = header
         index.chunks = np.array(self.chunks, CHUNK)
-        if not header.schemas.issuperset(chunk.schema for chunk in self.chunks):
+        if not header.schemas.issuperset(index.chunks["schema"].tolist()):
             _leave_out_unknown_layouts(index)
         if self.channels and Schema.CHANNEL in header.schemas:
             rows = np.concatenate(self.channels)
             index.channel_rows = len(rows)
             index.channels = rows[np.unique(rows["id"], return_index=True)[1]]
-        index.tables = object_tables(self.objects, index.channels, header.host)
+        index.objects = object_rows(self.objects, index.channels, header.host)
         index.threads = thread_names(self.objects)
         return index
 
@@ -313,23 +310,19 @@ class _Builder:
         if chunk is None or span.checked:  # else its frame fits, and all this holds
             chunk = _readable(data, first, chunk)
         schema, thread, seq, records, first_tsc, last_tsc, drops, codec, _ = chunk
-        where = span.offset, span.size, first
-        times = first_tsc, last_tsc, drops
-        found = ChunkRow(
-            *where, records, seq, *times, thread, schema, FROM_FILE, span.checked, codec
-        )
         if chunk.schema == Schema.CHANNEL:
             item = data[span.offset : span.offset + span.size]
             if not (span.checked or items.is_intact(item)):
                 self.index.lose(span.offset, span.size, chunk.schema, chunk.records)
                 return
-            self._take_channels(item, found)
-        self.chunks.append(found)
+            self._take_channels(item, records, codec)
+        where = span.offset, span.size, first, records
+        what = seq, first_tsc, last_tsc, drops, thread, schema
+        self.chunks.append((*where, *what, FROM_FILE, span.checked, codec))
 
-    def _take_channels(self, raw: bytes, chunk: ChunkRow) -> None:
+    def _take_channels(self, raw: bytes, records: int, codec: int) -> None:
         try:
-            item = np.frombuffer(raw, np.uint8)
-            channels = records_of(item, chunk.schema, chunk.records, chunk.codec)
+            channels = records_of(np.frombuffer(raw, np.uint8), Schema.CHANNEL, records, codec)
         except PackedError as error:
             raise items.ItemError(f"packed data of channels: {error}") from error
         self.channels.append(channels.view(RECORDS[Schema.CHANNEL]))

@@ -12,8 +12,8 @@ import pyarrow as pa
 from sigmatrace.capture.header import Header
 from sigmatrace.capture.index import FileIndex, absent
 from sigmatrace.capture.names.places import settle_places
-from sigmatrace.capture.objects import OBJECT_TABLES
-from sigmatrace.capture.tables import empty, rows, table
+from sigmatrace.capture.objects import OBJECT_TABLES, WITHOUT
+from sigmatrace.capture.tables import rows, table, together
 from sigmatrace.errors import MixedRunsError, RunNotFoundError
 from sigmatrace.partition import Run
 from sigmatrace.schema import EVENT_NAMES, INDEX_TABLES
@@ -227,16 +227,10 @@ def _chunks(ordered: Sequence[FileIndex]) -> pa.Table:
 
 
 def _objects(ordered: Sequence[FileIndex], name: str) -> pa.Table:
-    parts = [
-        (proc, part) for proc, index in enumerate(ordered) if (part := index.tables[name]).num_rows
-    ]
-    if not parts:
-        return empty(name)
-    together = pa.Table.from_batches([part for _, part in parts]).combine_chunks()
-    procs = np.repeat(
-        np.array([proc for proc, _ in parts], np.int32), [part.num_rows for _, part in parts]
-    )
-    return together.append_column("proc", pa.array(procs)).select(list(INDEX_TABLES[name]))
+    parts = [index.objects.get(name, []) for index in ordered]
+    procs = np.repeat(np.arange(len(parts), dtype=np.int32), [len(part) for part in parts])
+    whole = together(name, parts, WITHOUT).append_column("proc", pa.array(procs))
+    return whole.select(list(INDEX_TABLES[name]))
 
 
 def _damage(ordered: Sequence[FileIndex], foreign: Sequence[FileIndex]) -> pa.Table:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from sigmatrace.capture.names.fields import (
     Fields,
@@ -29,7 +27,7 @@ from sigmatrace.capture.names.verbs import (
     socket_rows,
     transition_rows,
 )
-from sigmatrace.capture.tables import batch
+from sigmatrace.capture.tables import Rows, stored
 from sigmatrace.schema_gpu import GPU_INDEX_TABLES
 from sigmatrace.trace_format import Layer
 
@@ -46,43 +44,44 @@ OBJECT_TABLES = (
     *("ports", "gids", "qp_transitions", "qp_sockets", "names", "libraries"),
 )
 
+WITHOUT = ("proc",)
+"""What rows of one process do not have."""
 
-def object_tables(objects: Objects, channels: np.ndarray, host: str) -> dict[str, pa.RecordBatch]:
-    """Return the tables ``OBJECT_TABLES`` of one process, without the column ``proc``.
+
+def object_rows(objects: Objects, channels: np.ndarray, host: str) -> dict[str, Rows]:
+    """Return the rows of tables ``OBJECT_TABLES`` of one process, without the column ``proc``.
 
     Args:
         objects: Merged fields by object id.
         channels: Channel records.
         host: The process's host.
+
+    Returns:
+        By table; those without rows are not there.
     """
     told = Told(objects, host)
     addresses = [
         row for naming in _NAMINGS if naming.addresses for row in naming.addresses(told, channels)
     ]
     names = [(key, text(name, "name")) for key, name in of_type(objects, "name").items()]
-    return {
-        "endpoints": _rows("endpoints", _endpoint_rows(told)),
-        "addresses": _rows("addresses", addresses),
-        "regions": _rows("regions", [_region(*x) for x in of_type(objects, "memory").items()]),
-        **{name: _rows(name, values) for name, values in gpu_rows(objects).items()},
-        "ports": _rows("ports", _port_rows(told)),
-        "gids": _rows("gids", [_gid_row(x) for x in of_type(objects, "ib_gid").values()]),
-        "qp_transitions": _rows("qp_transitions", transition_rows(objects)),
-        "qp_sockets": _rows("qp_sockets", socket_rows(told)),
-        "names": _rows("names", names),
-        "libraries": _rows(
-            "libraries", [_library_row(x) for x in of_type(objects, "library").values()]
-        ),
+    found: dict[str, list[tuple[Any, ...]]] = {
+        "endpoints": _endpoint_rows(told),
+        "addresses": addresses,
+        "regions": [_region(*x) for x in of_type(objects, "memory").items()],
+        **gpu_rows(objects),
+        "ports": _port_rows(told),
+        "gids": [_gid_row(x) for x in of_type(objects, "ib_gid").values()],
+        "qp_transitions": transition_rows(objects),
+        "qp_sockets": socket_rows(told),
+        "names": names,
+        "libraries": [_library_row(x) for x in of_type(objects, "library").values()],
     }
+    return {name: stored(name, values, WITHOUT) for name, values in found.items() if values}
 
 
 def thread_names(objects: Objects) -> dict[int, str]:
     """Return the names of threads by kernel thread id."""
     return {integer(x, "tid"): text(x, "name") for x in of_type(objects, "thread").values()}
-
-
-def _rows(name: str, values: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
-    return batch(name, values, without=("proc",))
 
 
 def _library_row(fields: Fields) -> tuple[str, ...]:

@@ -45,7 +45,7 @@ def is_ring(data: FileData) -> bool:
     """Return whether this is a ring file that this reader knows."""
     if len(data) < _HEADER.size:
         return False
-    magic, version, *_ = _HEADER.unpack(data[: _HEADER.size])
+    magic, version, *_ = _HEADER.unpack(data[0 : _HEADER.size])
     return bool(magic == _MAGIC and version == _VERSION)
 
 
@@ -56,7 +56,7 @@ def segments(data: FileData) -> Iterator[Segment]:
     """
     if not is_ring(data):
         return
-    _, _, header_bytes, control_bytes, _, _ = _HEADER.unpack(data[: _HEADER.size])
+    _, _, header_bytes, control_bytes, _, _ = _HEADER.unpack(data[0 : _HEADER.size])
     if control_bytes < _AREA.size or header_bytes < _HEADER.size:
         return
     at = header_bytes

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,10 @@ from sigmatrace.schema import EVENT_TABLES, INDEX_TABLES
 
 Values = Sequence[Any] | np.ndarray
 
+Rows = list[tuple[Any, ...]] | pa.RecordBatch
+"""Rows of one process: a few as they are, since a batch of them would be dearer, many as a batch."""
+
+_FEW = 100
 _COLUMNS = {**INDEX_TABLES, **EVENT_TABLES}
 
 
@@ -38,16 +43,28 @@ def table(name: str, columns: Mapping[str, Values], without: Sequence[str] = ())
 
 def rows(name: str, values: Sequence[Sequence[Any]], without: Sequence[str] = ()) -> pa.Table:
     """Return the table ``name`` of these rows, each in the order of ``schema.py``."""
-    return pa.Table.from_batches([batch(name, values, tuple(without))])
-
-
-def batch(
-    name: str, values: Sequence[Sequence[Any]], without: tuple[str, ...] = ()
-) -> pa.RecordBatch:
-    """Return the same as ``rows``, in a form that is made sooner; none have one for all."""
     if not values:
-        return _no_rows(name, without)
-    return _batch(_schema(name, without), list(zip(*values, strict=True)))
+        return empty(name, tuple(without))
+    return pa.Table.from_batches([_of_rows(_schema(name, tuple(without)), values)])
+
+
+def stored(name: str, values: list[tuple[Any, ...]], without: tuple[str, ...]) -> Rows:
+    """Return rows of the table ``name`` in the form that takes the least time and memory."""
+    return values if len(values) <= _FEW else _of_rows(_schema(name, without), values)
+
+
+def together(name: str, parts: Iterable[Rows], without: tuple[str, ...]) -> pa.Table:
+    """Return the table ``name`` of what ``stored`` returned, in one piece."""
+    schema = _schema(name, without)
+    batches = []
+    for are_few, group in itertools.groupby(parts, lambda part: isinstance(part, list)):
+        few = list(itertools.chain.from_iterable(group)) if are_few else []
+        batches += [_of_rows(schema, few)] if few else [] if are_few else group
+    return pa.Table.from_batches(batches, schema).combine_chunks()
+
+
+def _of_rows(schema: pa.Schema, values: Sequence[Sequence[Any]]) -> pa.RecordBatch:
+    return _batch(schema, list(zip(*values, strict=True)))
 
 
 def _batch(schema: pa.Schema, columns: Sequence[Values]) -> pa.RecordBatch:
@@ -59,12 +76,6 @@ def _batch(schema: pa.Schema, columns: Sequence[Values]) -> pa.RecordBatch:
 def _schema(name: str, without: tuple[str, ...]) -> pa.Schema:
     columns = _COLUMNS[name].items()
     return pa.schema([(key, arrow_type(kind)) for key, kind in columns if key not in without])
-
-
-@functools.cache
-def _no_rows(name: str, without: tuple[str, ...]) -> pa.RecordBatch:
-    schema = _schema(name, without)
-    return _batch(schema, [()] * len(schema))
 
 
 def without_rows(columns: Mapping[str, str]) -> pa.Table:

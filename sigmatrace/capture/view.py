@@ -34,16 +34,15 @@ class FileView:
         return self._size
 
     def __getitem__(self, span: slice) -> bytes:
-        """Return the bytes of a slice that has an end and no step, cut at the end of the file."""
-        size = self._size
-        start, stop = min(span.start or 0, size), min(span.stop, size)
-        at = start - self._window_at
-        if at < 0 or at + stop - start > len(self._window):
-            if stop - start > _WINDOW_BYTES:
+        """Return the bytes of a slice that names both ends, cut at the end of the file."""
+        at, end = span.start - self._window_at, span.stop - self._window_at
+        if not 0 <= at <= end <= len(self._window):
+            start, stop = span.start, min(span.stop, self._size)
+            if not 0 < stop - start <= _WINDOW_BYTES:
                 return self._pread(start, stop - start)
-            self._window = self._pread(start, min(_WINDOW_BYTES, size - start))
-            self._window_at, at = start, 0
-        return self._window[at : max(at, at + stop - start)]
+            self._window = self._pread(start, min(_WINDOW_BYTES, self._size - start))
+            self._window_at, at, end = start, 0, stop - start
+        return self._window[at:end]
 
     def find(self, what: bytes, start: int) -> int:
         """Return where ``what`` is found first from ``start`` on, -1 if nowhere."""
@@ -70,11 +69,10 @@ class FileView:
         self._window = b""
 
     def _pread(self, start: int, size: int) -> bytes:
-        parts = []
-        while size > 0 and (part := os.pread(self._fd, size, start)):
-            parts.append(part)
-            start, size = start + len(part), size - len(part)
-        return parts[0] if len(parts) == 1 and size == 0 else b"".join(parts) + bytes(size)
+        read = os.pread(self._fd, size, start) if size > 0 else b""
+        while 0 < len(read) < size and (more := os.pread(self._fd, size - len(read), start + len(read))):
+            read += more
+        return read.ljust(size, b"\0")
 
 
 @contextmanager
