@@ -119,7 +119,8 @@ def index(
     for file in files:
         file.forget_objects()
     partitions = plan(files, bases, partition_bytes, cuts)
-    return Indexed(run, files, bases, partitions, left_alone(files, bases, partitions))
+    alone = left_alone(files, bases, partitions) if window is not None else ReadLoss()
+    return Indexed(run, files, bases, partitions, alone)
 
 
 def _cut(

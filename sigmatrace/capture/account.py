@@ -153,7 +153,7 @@ def account(indexes: Sequence[FileIndex], bases: Sequence[ProcessBase], loss: Re
     lost: dict[str, list[LostChunk]] = defaultdict(list)
     for chunk in loss.chunks:
         lost[chunk.path].append(chunk)
-    schemas = {schema: SchemaAccount() for schema in Schema}
+    schemas = {int(schema): SchemaAccount() for schema in Schema}
     files, unknown, at_capture = [], Counter[str](), Counter[str]()
     all_lost = []
     of_run = [indexes[base.index] for base in bases]
@@ -161,14 +161,14 @@ def account(indexes: Sequence[FileIndex], bases: Sequence[ProcessBase], loss: Re
         here = lost[index.path] + lost[index.ring]
         files.append(_file(index, base.proc, here))
         all_lost += index.lost + here
-        for schema, total in schemas.items():
-            _add(total, schema, index, base, loss, here)
+        for schema in _schemas(index).intersection(schemas):
+            _add(schemas[schema], schema, index, base, loss, here)
         unknown.update(index.unknown)
         at_capture.update(index.end.lost if index.end else {})
     files += [_file(index, -1, []) for index in indexes if index.problem]
     return Account(
         files=files,
-        schemas={schema.name.lower(): total for schema, total in schemas.items()},
+        schemas={Schema(key).name.lower(): total for key, total in schemas.items()},
         lost_chunks=all_lost,
         lost_at_capture=dict(at_capture),
         unknown=dict(unknown),
@@ -211,16 +211,23 @@ def _file(index: FileIndex, proc: int, lost: Iterable[LostChunk]) -> FileAccount
     )
 
 
+def _schemas(index: FileIndex) -> set[int]:
+    """Return the schemas that a file has anything to say of."""
+    told = (index.end.written, index.end.dropped) if index.end else ()
+    found = {schema for counts in told for schema, count in counts.items() if count}
+    return found | {x.schema for x in index.lost} | set(index.chunks["schema"].tolist())
+
+
 def _add(
     total: SchemaAccount,
-    schema: Schema,
+    schema: int,
     index: FileIndex,
     base: ProcessBase,
     loss: ReadLoss,
     lost: Iterable[LostChunk],
 ) -> None:
     """Add one process to the totals of a schema."""
-    key = base.proc, int(schema)
+    key = base.proc, schema
     read = index.channel_rows if schema == Schema.CHANNEL else loss.read[key]
     damaged = sum(x.records for x in (*index.lost, *lost) if x.schema == schema)
     counts = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,8 +19,10 @@ from sigmatrace.capture.index import (
     find_rank_files,
     index_file,
 )
+from sigmatrace.capture.objects import WITHOUT
 from sigmatrace.capture.packed import records_of
 from sigmatrace.capture.report import Captured
+from sigmatrace.capture.tables import together
 from sigmatrace.capture.view import opened
 from sigmatrace.errors import ChunkFormatError, RunNotFoundError
 from sigmatrace.trace_format import OP_CLASS, RECORDS, DoorbellFlag, Item, OpClass, Schema
@@ -68,7 +71,7 @@ def _captured(index: FileIndex) -> Captured:
     header, end = index.header, index.end
     operations = _operations(index)
     moves_data = _moves_data(index, operations)
-    libraries = index.tables["libraries"].select(["name", "version", "how"]).to_pylist()
+    libraries = _objects(index, "libraries")
     drops = sum(end.dropped.values()) if end else dropped(index.chunks)
     ring = Path(index.ring)
     size = index.size_bytes + (ring.stat().st_size if end is None and ring.exists() else 0)
@@ -85,13 +88,18 @@ def _captured(index: FileIndex) -> Captured:
         doorbells=_records(index, Schema.DOORBELL),
         unread=0 if moves_data else _unread(index),
         kernels=_records(index, Schema.KERNEL),
-        unwatched=Counter(filter(None, index.tables["uars"]["passed_through"].to_pylist())),
+        unwatched=Counter(x["passed_through"] for x in _objects(index, "uars") if x["passed_through"]),
         moves_data=moves_data,
         size_bytes=size,
         dropped=drops,
         lost=dict(end.lost) if end else {},
         end=end.reason if end else "",
     )
+
+
+def _objects(index: FileIndex, table: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = together(table, [index.objects.get(table, [])], WITHOUT).to_pylist()
+    return found
 
 
 def _operations(index: FileIndex) -> int:

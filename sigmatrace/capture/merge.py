@@ -13,7 +13,7 @@ from sigmatrace.capture.header import Header
 from sigmatrace.capture.index import FileIndex, absent
 from sigmatrace.capture.names.places import settle_places
 from sigmatrace.capture.objects import OBJECT_TABLES, WITHOUT
-from sigmatrace.capture.tables import rows, table, together
+from sigmatrace.capture.tables import empty, rows, table, together
 from sigmatrace.errors import MixedRunsError, RunNotFoundError
 from sigmatrace.partition import Run
 from sigmatrace.schema import EVENT_NAMES, INDEX_TABLES
@@ -205,29 +205,36 @@ def _channels(ordered: Sequence[FileIndex], bases: Sequence[ProcessBase]) -> pa.
         np.concatenate([index.channels, placeholder]) if base.has_placeholder else index.channels
         for index, base in zip(ordered, bases, strict=True)
     ]
-    together = np.concatenate(parts)
-    procs = np.repeat(np.arange(len(parts), dtype=np.int32), [len(part) for part in parts])
+    procs, rows = _numbered(parts)
+    names = rows.dtype.names or ()
     own = {
-        name: np.ascontiguousarray(together[name])
-        for name in INDEX_TABLES["channels"]
-        if name in (together.dtype.names or ())
+        name: np.ascontiguousarray(rows[name]) for name in INDEX_TABLES["channels"] if name in names
     }
-    numbers = np.arange(len(together), dtype=np.uint32)
+    numbers = np.arange(len(rows), dtype=np.uint32)
     return table("channels", {"channel": numbers, "proc": procs, **own})
 
 
 def _chunks(ordered: Sequence[FileIndex]) -> pa.Table:
     timed = [int(schema) for schema in EVENT_NAMES if "t_tsc" in (RECORDS[schema].names or ())]
-    parts = [index.chunks[np.isin(index.chunks["schema"], timed)] for index in ordered]
-    procs = np.repeat(np.arange(len(parts), dtype=np.int32), [len(part) for part in parts])
-    together = np.concatenate(parts)
+    procs, found = _numbered([index.chunks for index in ordered])
+    known = np.isin(found["schema"], timed)
     names = ("schema", "count", "first_tsc", "last_tsc")
-    own = {name: np.ascontiguousarray(together[name]) for name in names}
-    return table("chunks", {"proc": procs, **own})
+    return table("chunks", {"proc": procs[known], **{name: found[name][known] for name in names}})
+
+
+def _numbered(parts: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return by row the process, and the rows of all processes, which have one dtype.
+
+    numpy would compare the fields of each part's dtype with those of the one before.
+    """
+    procs = np.repeat(np.arange(len(parts), dtype=np.int32), [len(part) for part in parts])
+    return procs, np.concatenate([part.view(np.uint8) for part in parts]).view(parts[0].dtype)
 
 
 def _objects(ordered: Sequence[FileIndex], name: str) -> pa.Table:
     parts = [index.objects.get(name, []) for index in ordered]
+    if not any(parts):
+        return empty(name)
     procs = np.repeat(np.arange(len(parts), dtype=np.int32), [len(part) for part in parts])
     whole = together(name, parts, WITHOUT).append_column("proc", pa.array(procs))
     return whole.select(list(INDEX_TABLES[name]))

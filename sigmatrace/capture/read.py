@@ -223,6 +223,8 @@ def _rows(spec: PartitionSpec) -> dict[Schema, int]:
     return {schema: count for schema, count in rows.items() if schema in found}
 
 
+_RECORD_BYTES = np.zeros(256, np.int64)
+_RECORD_BYTES[list(RECORDS)] = [dtype.itemsize for dtype in RECORDS.values()]
 _IS_EVENT = np.zeros(256, bool)
 _IS_EVENT[list(EVENT_NAMES)] = True
 
@@ -233,10 +235,7 @@ def _events(chunks: np.ndarray) -> np.ndarray:
 
 
 def _data_bytes(chunks: np.ndarray) -> np.ndarray:
-    sizes = np.zeros(256, np.int64)
-    for schema, dtype in RECORDS.items():
-        sizes[schema] = dtype.itemsize
-    size: np.ndarray = chunks["count"] * sizes[chunks["schema"]]
+    size: np.ndarray = chunks["count"] * _RECORD_BYTES[chunks["schema"]]
     return size
 
 
