@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from sigmatrace.capture import header as headers
 from sigmatrace.capture import items
@@ -71,7 +71,7 @@ def _captured(index: FileIndex) -> Captured:
     header, end = index.header, index.end
     operations = _operations(index)
     moves_data = _moves_data(index, operations)
-    libraries = _objects(index, "libraries")
+    libraries = _objects(index, "libraries").select(["name", "version", "how"]).to_pylist()
     drops = sum(end.dropped.values()) if end else dropped(index.chunks)
     ring = Path(index.ring)
     size = index.size_bytes + (ring.stat().st_size if end is None and ring.exists() else 0)
@@ -88,7 +88,7 @@ def _captured(index: FileIndex) -> Captured:
         doorbells=_records(index, Schema.DOORBELL),
         unread=0 if moves_data else _unread(index),
         kernels=_records(index, Schema.KERNEL),
-        unwatched=Counter(x["passed_through"] for x in _objects(index, "uars") if x["passed_through"]),
+        unwatched=Counter(filter(None, _objects(index, "uars")["passed_through"].to_pylist())),
         moves_data=moves_data,
         size_bytes=size,
         dropped=drops,
@@ -97,9 +97,8 @@ def _captured(index: FileIndex) -> Captured:
     )
 
 
-def _objects(index: FileIndex, table: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = together(table, [index.objects.get(table, [])], WITHOUT).to_pylist()
-    return found
+def _objects(index: FileIndex, table: str) -> pa.Table:
+    return together(table, [index.objects.get(table, [])], WITHOUT)
 
 
 def _operations(index: FileIndex) -> int:

@@ -13,6 +13,8 @@ from sigmatrace.capture.libs import library
 from sigmatrace.errors import CaptureError
 
 Data = bytes | bytearray | memoryview | NDArray[np.uint8]
+_SHORT_BYTES = 4096
+"""What is short is checked sooner than the GIL could be given away and had back."""
 Checksum = Callable[[Data], int]
 
 
@@ -33,20 +35,25 @@ def native_checksum() -> Checksum | None:
     By ctypes: importing cffi's parser alone would take as long as checking 1 GB.
     """
     try:
-        core = ctypes.CDLL(str(library("core")))
+        path = str(library("core"))
+        short, long = _function(ctypes.PyDLL(path)), _function(ctypes.CDLL(path))
     except (CaptureError, OSError):
         return None
-    function = core.st_crc32c
-    function.restype = ctypes.c_uint32
-    function.argtypes = [ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t]
 
     def checksum(data: Data) -> int:
-        if isinstance(data, bytes):  # most items are short: their address is had without an array
-            return int(function(0, data, len(data)))
+        if isinstance(data, bytes) and len(data) <= _SHORT_BYTES:
+            return int(short(0, data, len(data)))
         array = np.frombuffer(data, np.uint8)
-        return int(function(0, array.ctypes.data, array.size))
+        return int(long(0, array.ctypes.data, array.size))
 
     return checksum
+
+
+def _function(core: ctypes.CDLL) -> Callable[[int, int | bytes, int], int]:
+    function: Callable[[int, int | bytes, int], int] = core.st_crc32c
+    function.restype = ctypes.c_uint32  # type: ignore[attr-defined]
+    function.argtypes = [ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t]  # type: ignore[attr-defined]
+    return function
 
 
 @functools.cache

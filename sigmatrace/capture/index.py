@@ -156,7 +156,7 @@ class FileIndex:
     @property
     def ring(self) -> str:
         """Path of the ring file beside the rank file."""
-        return os.path.splitext(self.path)[0] + RING_SUFFIX
+        return self.path.removesuffix(SUFFIX) + RING_SUFFIX
 
     def forget_objects(self) -> None:
         """Let go of channels and objects, once the run's tables have them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,7 @@ def object_rows(objects: Objects, channels: np.ndarray, host: str) -> dict[str, 
         row for naming in _NAMINGS if naming.addresses for row in naming.addresses(told, channels)
     ]
     names = [(key, text(name, "name")) for key, name in of_type(objects, "name").items()]
-    found: dict[str, list[tuple[Any, ...]]] = {
+    found: dict[str, Sequence[tuple[Any, ...]]] = {
         "endpoints": _endpoint_rows(told),
         "addresses": addresses,
         "regions": [_region(*x) for x in of_type(objects, "memory").items()],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -14,8 +14,8 @@ from sigmatrace.schema import EVENT_TABLES, INDEX_TABLES
 
 Values = Sequence[Any] | np.ndarray
 
-Rows = list[tuple[Any, ...]] | pa.RecordBatch
-"""Rows of one process: a few as they are, since a batch of them would be dearer, many as a batch."""
+Rows: TypeAlias = Sequence[tuple[Any, ...]] | pa.RecordBatch
+"""Rows of one process: a few as they are, since a batch of them would be dearer; many as one."""
 
 _FEW = 100
 _COLUMNS = {**INDEX_TABLES, **EVENT_TABLES}
@@ -48,7 +48,7 @@ def rows(name: str, values: Sequence[Sequence[Any]], without: Sequence[str] = ()
     return pa.Table.from_batches([_of_rows(_schema(name, tuple(without)), values)])
 
 
-def stored(name: str, values: list[tuple[Any, ...]], without: tuple[str, ...]) -> Rows:
+def stored(name: str, values: Sequence[tuple[Any, ...]], without: tuple[str, ...]) -> Rows:
     """Return rows of the table ``name`` in the form that takes the least time and memory."""
     return values if len(values) <= _FEW else _of_rows(_schema(name, without), values)
 
@@ -56,10 +56,13 @@ def stored(name: str, values: list[tuple[Any, ...]], without: tuple[str, ...]) -
 def together(name: str, parts: Iterable[Rows], without: tuple[str, ...]) -> pa.Table:
     """Return the table ``name`` of what ``stored`` returned, in one piece."""
     schema = _schema(name, without)
-    batches = []
-    for are_few, group in itertools.groupby(parts, lambda part: isinstance(part, list)):
-        few = list(itertools.chain.from_iterable(group)) if are_few else []
-        batches += [_of_rows(schema, few)] if few else [] if are_few else group
+    batches: list[pa.RecordBatch] = []
+    for are_batches, group in itertools.groupby(parts, lambda x: isinstance(x, pa.RecordBatch)):
+        members = list(group)
+        if not are_batches:
+            found = list(itertools.chain.from_iterable(members))
+            members = [_of_rows(schema, found)] if found else []
+        batches += members
     return pa.Table.from_batches(batches, schema).combine_chunks()
 
 

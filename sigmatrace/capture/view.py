@@ -70,7 +70,10 @@ class FileView:
 
     def _pread(self, start: int, size: int) -> bytes:
         read = os.pread(self._fd, size, start) if size > 0 else b""
-        while 0 < len(read) < size and (more := os.pread(self._fd, size - len(read), start + len(read))):
+        while 0 < (done := len(read)) < size:
+            more = os.pread(self._fd, size - done, start + done)
+            if not more:
+                break
             read += more
         return read.ljust(size, b"\0")
 
@@ -82,5 +85,5 @@ def opened(path: str | Path) -> Iterator[FileView]:
     Raises:
         OSError: It cannot be opened.
     """
-    with open(path, "rb", buffering=0) as file:
+    with Path(path).open("rb", buffering=0) as file:
         yield FileView(file.fileno())

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from sigmatrace.capture.account import Account, account
 from sigmatrace.capture.index import FileIndex, find_rank_files, index_file
 from sigmatrace.capture.merge import ProcessBase, merge
+from sigmatrace.capture.objects import OBJECT_TABLES, WITHOUT, object_rows
 from sigmatrace.capture.read import ReadLoss, plan, read
+from sigmatrace.capture.tables import together
 from sigmatrace.partition import Partition, Run
 from sigmatrace.schema import EVENT_NAMES
 from sigmatrace.testing.write import records
@@ -96,6 +100,15 @@ def load_folder(folder: Path, target_bytes: int = 1 << 20, run_id: str | None = 
         parts.append(part)
         loss = loss + one
     return Loaded(indexes, run, bases, parts, loss, account(indexes, bases, loss))
+
+
+def object_tables(
+    objects: dict[int, dict[str, Any]], channels: np.ndarray, host: str
+) -> dict[str, pa.Table]:
+    """Return all tables of objects of one process, empty ones too."""
+    found = object_rows(objects, channels, host)
+    assert found.keys() <= set(OBJECT_TABLES)
+    return {name: together(name, [found.get(name, [])], WITHOUT) for name in OBJECT_TABLES}
 
 
 def check_balance(loaded: Loaded) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from capture_cases import object_tables
 
 from sigmatrace.capture.names.ofi import ofi_name
 from sigmatrace.capture.names.sockets import socket_name
-from sigmatrace.capture.objects import object_tables, thread_names
+from sigmatrace.capture.objects import thread_names
 from sigmatrace.trace_format import RECORDS, Layer, Schema
 
 NO_CHANNELS = np.empty(0, RECORDS[Schema.CHANNEL])

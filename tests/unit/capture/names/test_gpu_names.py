@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+from capture_cases import object_tables
 
-from sigmatrace.capture.objects import KNOWN_TYPES, object_tables
+from sigmatrace.capture.objects import KNOWN_TYPES
 from sigmatrace.trace_format import RECORDS, Schema
 
 NONE = np.zeros(0, RECORDS[Schema.CHANNEL])

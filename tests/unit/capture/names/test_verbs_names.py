@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from capture_cases import object_tables
 
-from sigmatrace.capture.objects import object_tables
 from sigmatrace.trace_format import RECORDS, Dir, Kind, Layer, Schema
 
 A, B = bytes(range(16)), bytes(range(16, 32))
