@@ -110,6 +110,7 @@ class LostChunk(NamedTuple):
     reason: str
 
 
+_CHANNEL = int(Schema.CHANNEL)
 _RECORD_BYTES = {int(schema): dtype.itemsize for schema, dtype in RECORDS.items()}
 _NO_CHUNKS = np.empty(0, CHUNK)
 _NO_CHANNELS = np.empty(0, RECORDS[Schema.CHANNEL])
@@ -239,30 +240,22 @@ class _Builder:
         self.objects = AllObjects()
         self.chunks: list[tuple[int, ...]] = []  # as ``ChunkRow``
         self.channels: list[np.ndarray] = []
-
-    def read_items(self, data: items.FileData) -> None:
-        """Walk the rank file once."""
-        handlers: dict[int, Callable[[dict[str, Any]], None]] = {
+        self._handlers: dict[int, Callable[[dict[str, Any]], None]] = {
             Item.HEADER: self._header,
             Item.OBJECT: self._object,
             Item.CLOCK: self._clock,
             Item.END: self._end,
         }
-        for span in items.walk(data):
-            if span.what != items.WHOLE:
-                self.index.damage.append((span.offset, span.size, span.what))
-                continue
-            self.index.whole_bytes += span.size
-            try:
-                if span.kind == Item.CHUNK:
-                    self._chunk(data, span)
-                elif span.kind in handlers:
-                    handlers[span.kind](items.body(data, span))
-                else:
-                    raise items.ItemError(f"item kind {span.kind}")
-            except items.ItemError as error:
-                self.index.unknown[str(error)] += 1
-                self.index.damage.append((span.offset, span.size, "unknown"))
+
+    def read_items(self, data: items.FileData) -> None:
+        """Walk the rank file once."""
+        for found in items.stretches(data):
+            if isinstance(found, list):
+                self._run(data, found)
+            elif found.what == items.WHOLE:
+                self._whole(data, found)
+            else:
+                self.index.damage.append((found.offset, found.size, found.what))
 
     def read_ring(self, data: items.FileData) -> None:
         """Add the segments of the ring file that are not in the rank file."""
@@ -298,6 +291,28 @@ class _Builder:
         index.threads = thread_names(self.objects)
         return index
 
+    def _run(self, data: items.FileData, run: items.Run) -> None:
+        for at, chunk in run:
+            size = items.CHUNK_HEAD_BYTES + chunk.data_bytes
+            if chunk.schema == _CHANNEL:
+                self._whole(data, items.Span(items.WHOLE, at, size, Item.CHUNK, chunk))
+            else:
+                self.index.whole_bytes += size
+                self._keep(at, size, chunk, checked=False)
+
+    def _whole(self, data: items.FileData, span: items.Span) -> None:
+        self.index.whole_bytes += span.size
+        try:
+            if span.kind == Item.CHUNK:
+                self._chunk(data, span)
+            elif span.kind in self._handlers:
+                self._handlers[span.kind](items.body(data, span))
+            else:
+                raise items.ItemError(f"item kind {span.kind}")
+        except items.ItemError as error:
+            self.index.unknown[str(error)] += 1
+            self.index.damage.append((span.offset, span.size, "unknown"))
+
     def _header(self, fields: dict[str, Any]) -> None:
         header = headers.from_item(fields, self.path)
         if self.header is not None:
@@ -305,20 +320,20 @@ class _Builder:
         self.header = header
 
     def _chunk(self, data: items.FileData, span: items.Span) -> None:
-        chunk = span.chunk
-        first = span.offset + items.CHUNK_HEAD_BYTES
-        if chunk is None or span.checked:  # else its frame fits, and all this holds
-            chunk = _readable(data, first, chunk)
-        schema, thread, seq, records, first_tsc, last_tsc, drops, codec, _ = chunk
-        if chunk.schema == Schema.CHANNEL:
+        chunk = _readable(data, span)
+        if chunk.schema == _CHANNEL:
             item = data[span.offset : span.offset + span.size]
             if not (span.checked or items.is_intact(item)):
                 self.index.lose(span.offset, span.size, chunk.schema, chunk.records)
                 return
-            self._take_channels(item, records, codec)
-        where = span.offset, span.size, first, records
+            self._take_channels(item, chunk.records, chunk.codec)
+        self._keep(span.offset, span.size, chunk, checked=span.checked)
+
+    def _keep(self, at: int, size: int, chunk: items.Chunk, *, checked: bool) -> None:
+        schema, thread, seq, records, first_tsc, last_tsc, drops, codec, _ = chunk
+        where = at, size, at + items.CHUNK_HEAD_BYTES, records
         what = seq, first_tsc, last_tsc, drops, thread, schema
-        self.chunks.append((*where, *what, FROM_FILE, span.checked, codec))
+        self.chunks.append((*where, *what, FROM_FILE, checked, codec))
 
     def _take_channels(self, raw: bytes, records: int, codec: int) -> None:
         try:
@@ -360,12 +375,13 @@ class _Builder:
         )
 
 
-def _readable(data: items.FileData, first: int, chunk: items.Chunk | None) -> items.Chunk:
-    """Return a chunk that this reader can read.
+def _readable(data: items.FileData, span: items.Span) -> items.Chunk:
+    """Return the prefix of a chunk that this reader can read.
 
     Raises:
         ItemError: It cannot.
     """
+    chunk = span.chunk
     if chunk is None:
         raise items.ItemError("layout of a chunk")
     if chunk.codec not in (CODEC_RAW, CODEC_PACKED):
@@ -373,7 +389,7 @@ def _readable(data: items.FileData, first: int, chunk: items.Chunk | None) -> it
     record_bytes = _RECORD_BYTES.get(chunk.schema)
     if record_bytes is None:
         raise items.ItemError(f"schema {chunk.schema}")
-    if not items.holds(data, first, chunk, record_bytes):
+    if not items.holds(data, span.offset + items.CHUNK_HEAD_BYTES, chunk, record_bytes):
         raise items.ItemError(f"record size of schema {chunk.schema}")
     return chunk
 

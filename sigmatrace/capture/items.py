@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import msgpack
 
@@ -36,10 +36,12 @@ FileData = bytes | FileView
 WHOLE, DAMAGED, CUT = "whole", "damaged", "cut"
 
 _PREFIX = struct.Struct(">6sBIBBI")
+_BEGIN = (ITEM_MAGIC, 0xCE)
 _CRC_AT, _CRC_FROM, _LENGTH_AT = 7, 11, 13
-_CHUNK = struct.Struct(">9sB8sI5sQ7sI11sQ10sQ9sQ7sB6sI")
+_CHUNK = struct.Struct(_PREFIX.format + "9sB8sI5sQ7sI11sQ10sQ9sQ7sB6sI")
 _IS_CHUNK = int(Item.CHUNK)
 _CHUNK_KEYS = (
+    0xCE,
     b"\x89\xa6schema\xcc",
     b"\xa6thread\xce",
     b"\xa3seq\xcf",
@@ -50,10 +52,11 @@ _CHUNK_KEYS = (
     b"\xa5codec\xcc",
     b"\xa4data\xc6",
 )
-CHUNK_HEAD_BYTES = ITEM_PREFIX_BYTES + _CHUNK.size
+CHUNK_HEAD_BYTES = _CHUNK.size
 """Bytes of a chunk item before its data."""
 _CODEC_AT = CHUNK_HEAD_BYTES - 4 - len(_CHUNK_KEYS[-1]) - 1
 _RECORD_BYTES = {int(schema): dtype.itemsize for schema, dtype in RECORDS.items()}
+_RUN_MAX = 1024
 _SEARCH_FACTOR = 64
 _SEARCH_SLACK_BYTES = 1 << 20
 
@@ -92,6 +95,10 @@ class Span(NamedTuple):
     checked: bool = False
 
 
+Run: TypeAlias = list[tuple[int, Chunk]]
+"""Consecutive chunks whose frames fit: offset of the item, and prefix. None is checked."""
+
+
 class ItemError(ValueError):
     """The body of a whole item is not what the format says."""
 
@@ -103,9 +110,24 @@ def walk(data: FileData, *, verify: bool = False) -> Iterator[Span]:
         data: The whole file.
         verify: Also verify chunks whose frame fits, which reads all data.
     """
+    for found in stretches(data, verify=verify):
+        if isinstance(found, Span):
+            yield found
+            continue
+        for at, chunk in found:
+            yield Span(WHOLE, at, CHUNK_HEAD_BYTES + chunk.data_bytes, _IS_CHUNK, chunk)
+
+
+def stretches(data: FileData, *, verify: bool = False) -> Iterator[Span | Run]:
+    """Yield the same as ``walk``, chunks whose frames fit together with those that follow."""
     search = _Search(data)
     at = 0
     while at < len(data):
+        run, end = ([], at) if verify else _run(data, at)
+        if run:
+            yield run
+            at = end
+            continue
         span = _item_at(data, at, verify)
         if span is not None:
             yield span
@@ -196,31 +218,44 @@ def _item_at(data: FileData, at: int, verify: bool) -> Span | None:
     if frame is None or at + frame[1] > len(data):
         return None
     kind, size = frame
-    chunk = _chunk(head, size) if kind == _IS_CHUNK else None
-    fits = chunk is not None and _frame_fits(data, at + size, chunk)
-    if fits and not verify:
-        return Span(WHOLE, at, size, kind, chunk)
+    chunk = _chunk(head) if kind == _IS_CHUNK else None
     if is_intact(data[at : at + size]):
         return Span(WHOLE, at, size, kind, chunk, checked=True)
+    fits = verify and bool(_run(data, at, most=1)[0])
     return Span(DAMAGED, at, size) if fits else None
 
 
-def _chunk(head: bytes, size: int) -> Chunk | None:
-    """Return the prefix of a chunk item of ``size`` bytes if it is as the format says."""
-    if size < CHUNK_HEAD_BYTES:
+def _chunk(head: bytes) -> Chunk | None:
+    """Return the prefix of a chunk if an item's bytes begin as the format says of one."""
+    if len(head) < CHUNK_HEAD_BYTES:
         return None
-    fields = _CHUNK.unpack_from(head, ITEM_PREFIX_BYTES)
-    chunk = Chunk._make(fields[1::2])
-    if fields[::2] != _CHUNK_KEYS or chunk.data_bytes != size - CHUNK_HEAD_BYTES:
+    fields = _CHUNK.unpack_from(head)
+    if fields[4::2] != _CHUNK_KEYS or fields[:2] != _BEGIN or fields[3] != _IS_CHUNK:
         return None
-    return chunk
+    chunk = Chunk._make(fields[7::2])
+    length = CHUNK_HEAD_BYTES - ITEM_PREFIX_BYTES + chunk.data_bytes
+    return chunk if fields[5] == length <= ITEM_BODY_MAX_BYTES else None
 
 
-def _frame_fits(data: FileData, end: int, chunk: Chunk) -> bool:
-    record_bytes = _RECORD_BYTES.get(chunk.schema)
-    if record_bytes is None or not holds(data, end - chunk.data_bytes, chunk, record_bytes):
-        return False
-    return ITEM_MAGIC.startswith(data[end : end + len(ITEM_MAGIC)])
+def _run(data: FileData, at: int, most: int = _RUN_MAX) -> tuple[Run, int]:
+    """Return the chunks from ``at`` on whose frames fit, and where they end."""
+    run: Run = []
+    head = data[at : at + CHUNK_HEAD_BYTES]
+    while len(run) < most:
+        chunk = _chunk(head)
+        record_bytes = _RECORD_BYTES.get(chunk.schema) if chunk else None
+        if chunk is None or record_bytes is None:
+            break
+        first = at + CHUNK_HEAD_BYTES
+        end = first + chunk.data_bytes
+        if end > len(data) or not holds(data, first, chunk, record_bytes):
+            break
+        head = data[end : end + CHUNK_HEAD_BYTES]
+        if not ITEM_MAGIC.startswith(head[: len(ITEM_MAGIC)]):
+            break
+        run.append((at, chunk))
+        at = end
+    return run, at
 
 
 def _reaches_beyond(data: FileData, at: int) -> bool:
@@ -256,7 +291,7 @@ class _Search:
                 continue
             kind, size = frame
             if is_intact(data[at : at + size]):
-                chunk = _chunk(head, size) if kind == _IS_CHUNK else None
+                chunk = _chunk(head) if kind == _IS_CHUNK else None
                 return Span(WHOLE, at, size, kind, chunk, checked=True)
             self._budget -= size
         return None

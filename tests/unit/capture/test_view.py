@@ -17,7 +17,7 @@ from sigmatrace.capture.captured import read as read_captured
 from sigmatrace.capture.index import index_file
 from sigmatrace.capture.merge import merge
 from sigmatrace.capture.read import plan, read
-from sigmatrace.capture.view import FileView, opened
+from sigmatrace.capture.view import opened
 from sigmatrace.testing.write import RankFile, records
 from sigmatrace.trace_format import Schema
 
@@ -101,16 +101,16 @@ def test_a_file_that_shrinks_while_it_is_indexed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = a_run(tmp_path)
-    real, seen = items._item_at, 0
+    real, seen = items._chunk, 0
 
-    def shrinking(data: FileView, at: int, verify: bool) -> items.Span | None:
+    def shrinking(head: bytes) -> items.Chunk | None:
         nonlocal seen
         seen += 1
         if seen == 4:
             os.truncate(tmp_path / NAME, sizes[1])
-        return real(data, at, verify)
+        return real(head)
 
-    monkeypatch.setattr(items, "_item_at", shrinking)
+    monkeypatch.setattr(items, "_chunk", shrinking)
     index = index_file(tmp_path / NAME)
     _, bases = merge([index])
     loss = read(plan([index], bases, 1 << 20)[0])[1]
