@@ -258,8 +258,7 @@ def _add(
 
 def _gaps(chunks: np.ndarray) -> int:
     """Return how many chunk numbers are missing below the largest of each thread."""
-    gaps = 0
-    for tid in np.unique(chunks["thread"]):
-        seqs = np.unique(chunks["seq"][chunks["thread"] == tid])
-        gaps += int(seqs[-1]) + 1 - len(seqs)
-    return gaps
+    seqs: dict[int, set[int]] = defaultdict(set)
+    for tid, seq in zip(chunks["thread"].tolist(), chunks["seq"].tolist(), strict=True):
+        seqs[tid].add(seq)
+    return sum(max(found) + 1 - len(found) for found in seqs.values())

@@ -37,7 +37,8 @@ WHOLE, DAMAGED, CUT = "whole", "damaged", "cut"
 
 _PREFIX = struct.Struct(">6sBIBBI")
 _BEGIN = (ITEM_MAGIC, 0xCE)
-_CRC_AT, _CRC_FROM, _LENGTH_AT = 7, 11, 13
+_CRC_AT, _KIND_AT, _LENGTH_AT = 7, 11, 13
+_CRC_FROM = _KIND_AT
 _CHUNK = struct.Struct(_PREFIX.format + "9sB8sI5sQ7sI11sQ10sQ9sQ7sB6sI")
 _IS_CHUNK = int(Item.CHUNK)
 _CHUNK_KEYS = (
@@ -227,10 +228,10 @@ def _item_at(data: FileData, at: int, verify: bool) -> Span | None:
 
 def _chunk(head: bytes) -> Chunk | None:
     """Return the prefix of a chunk if an item's bytes begin as the format says of one."""
-    if len(head) < CHUNK_HEAD_BYTES:
+    if len(head) < CHUNK_HEAD_BYTES or head[_KIND_AT] != _IS_CHUNK:
         return None
     fields = _CHUNK.unpack_from(head)
-    if fields[4::2] != _CHUNK_KEYS or fields[:2] != _BEGIN or fields[3] != _IS_CHUNK:
+    if fields[4::2] != _CHUNK_KEYS or fields[:2] != _BEGIN:
         return None
     chunk = Chunk._make(fields[7::2])
     length = CHUNK_HEAD_BYTES - ITEM_PREFIX_BYTES + chunk.data_bytes

@@ -245,6 +245,9 @@ def _split(chunks: np.ndarray, target_bytes: int) -> Iterator[np.ndarray]:
         return
     ends = np.cumsum(_data_bytes(chunks))
     parts = max(1, round(int(ends[-1]) / target_bytes))
+    if parts == 1:
+        yield chunks
+        return
     number = np.minimum((ends - 1) * parts // max(1, int(ends[-1])), parts - 1)
     yield from np.split(chunks, np.flatnonzero(np.diff(number)) + 1)
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-_WINDOW_BYTES = 4 << 10
+_WINDOW_BYTES = 8 << 10
+_JUMP_BYTES = 512
 _SEARCH_BYTES = 1 << 20
 
 
@@ -40,7 +41,10 @@ class FileView:
             start, stop = span.start, min(span.stop, self._size)
             if not 0 < stop - start <= _WINDOW_BYTES:
                 return self._pread(start, stop - start)
-            self._window = self._pread(start, min(_WINDOW_BYTES, self._size - start))
+            # Who jumps ahead wants the head of a chunk, and then to jump on.
+            is_near = start <= self._window_at + _WINDOW_BYTES
+            most = _WINDOW_BYTES if is_near else max(_JUMP_BYTES, stop - start)
+            self._window = self._pread(start, min(most, self._size - start))
             self._window_at, at, end = start, 0, stop - start
         return self._window[at:end]
 
