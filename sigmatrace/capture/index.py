@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from sigmatrace.capture.tables import Rows
 from sigmatrace.capture.view import opened
 from sigmatrace.errors import RunNotFoundError
 from sigmatrace.text import counted
-from sigmatrace.trace_format import CODEC_PACKED, CODEC_RAW, ITEM_MAGIC, RECORDS, Item, Schema
+from sigmatrace.trace_format import CODEC_RAW, ITEM_MAGIC, RECORDS, Item, Schema
 
 SUFFIX, RING_SUFFIX = ".msgpack", ".ring"
 FROM_FILE, FROM_RING = 0, 1
@@ -111,8 +110,6 @@ class LostChunk(NamedTuple):
 
 
 _CHANNEL = int(Schema.CHANNEL)
-_RECORD_BYTES = {int(schema): dtype.itemsize for schema, dtype in RECORDS.items()}
-_NO_CHUNKS = np.empty(0, CHUNK)
 _NO_CHANNELS = np.empty(0, RECORDS[Schema.CHANNEL])
 
 
@@ -142,7 +139,7 @@ class FileIndex:
     size_bytes: int
     problem: str = ""
     header: Header = field(default_factory=lambda: Header("", -1, 0))
-    chunks: np.ndarray = field(default_factory=lambda: _NO_CHUNKS)
+    chunks: np.ndarray = field(default_factory=lambda: np.empty(0, CHUNK))
     channels: np.ndarray = field(default_factory=lambda: _NO_CHANNELS)
     channel_rows: int = 0
     objects: dict[str, Rows] = field(default_factory=dict)
@@ -182,9 +179,7 @@ def find_rank_files(folder: str | Path) -> list[Path]:
     if not folder.is_dir():
         what = "is not a folder" if folder.exists() else "does not exist"
         raise RunNotFoundError(f"run folder {folder} {what}", "give the folder of a capture")
-    with os.scandir(folder) as found:
-        names = sorted(one.name for one in found if one.name.endswith(SUFFIX) and one.is_file())
-    files = [folder / name for name in names]
+    files = sorted(path for path in folder.glob(f"*{SUFFIX}") if path.is_file())
     if any(_may_be_rank_file(path) for path in files):
         return files
     if not files:
@@ -240,12 +235,6 @@ class _Builder:
         self.objects = AllObjects()
         self.chunks: list[tuple[int, ...]] = []  # as ``ChunkRow``
         self.channels: list[np.ndarray] = []
-        self._handlers: dict[int, Callable[[dict[str, Any]], None]] = {
-            Item.HEADER: self._header,
-            Item.OBJECT: self._object,
-            Item.CLOCK: self._clock,
-            Item.END: self._end,
-        }
 
     def read_items(self, data: items.FileData) -> None:
         """Walk the rank file once."""
@@ -259,8 +248,7 @@ class _Builder:
 
     def read_ring(self, data: items.FileData) -> None:
         """Add the segments of the ring file that are not in the rank file."""
-        rows = map(ChunkRow._make, self.chunks)
-        written = {(row.schema, row.thread, row.seq) for row in rows}
+        written = {(x.schema, x.thread, x.seq) for x in map(ChunkRow._make, self.chunks)}
         for segment in ring.tail(data, written):
             first, last = ring.times(data, segment)
             size = segment.records * RECORDS[Schema(segment.schema)].itemsize
@@ -276,9 +264,8 @@ class _Builder:
         index = self.index
         header = self.header or headers.from_name(self.path)
         if header is None or not (self.begins_well or index.whole_bytes):
-            return FileIndex(
-                index.path, index.size_bytes, "foreign", damage=[(0, index.size_bytes, "foreign")]
-            )
+            damage = [(0, index.size_bytes, "foreign")]
+            return FileIndex(index.path, index.size_bytes, "foreign", damage=damage)
         index.header = header
         index.chunks = np.array(self.chunks, CHUNK)
         if not header.schemas.issuperset(index.chunks["schema"].tolist()):
@@ -305,8 +292,8 @@ class _Builder:
         try:
             if span.kind == Item.CHUNK:
                 self._chunk(data, span)
-            elif span.kind in self._handlers:
-                self._handlers[span.kind](items.body(data, span))
+            elif span.kind in self._TAKE:
+                self._TAKE[span.kind](self, items.body(data, span))
             else:
                 raise items.ItemError(f"item kind {span.kind}")
         except items.ItemError as error:
@@ -320,7 +307,7 @@ class _Builder:
         self.header = header
 
     def _chunk(self, data: items.FileData, span: items.Span) -> None:
-        chunk = _readable(data, span)
+        chunk = items.readable(data, span)
         if chunk.schema == _CHANNEL:
             item = data[span.offset : span.offset + span.size]
             if not (span.checked or items.is_intact(item)):
@@ -374,24 +361,12 @@ class _Builder:
             lost={key: integer(lost, key, 64) for key in lost} if isinstance(lost, dict) else {},
         )
 
-
-def _readable(data: items.FileData, span: items.Span) -> items.Chunk:
-    """Return the prefix of a chunk that this reader can read.
-
-    Raises:
-        ItemError: It cannot.
-    """
-    chunk = span.chunk
-    if chunk is None:
-        raise items.ItemError("layout of a chunk")
-    if chunk.codec not in (CODEC_RAW, CODEC_PACKED):
-        raise items.ItemError(f"codec {chunk.codec}")
-    record_bytes = _RECORD_BYTES.get(chunk.schema)
-    if record_bytes is None:
-        raise items.ItemError(f"schema {chunk.schema}")
-    if not items.holds(data, span.offset + items.CHUNK_HEAD_BYTES, chunk, record_bytes):
-        raise items.ItemError(f"record size of schema {chunk.schema}")
-    return chunk
+    _TAKE: ClassVar[Mapping[int, Callable[[_Builder, dict[str, Any]], None]]] = {
+        Item.HEADER: _header,
+        Item.OBJECT: _object,
+        Item.CLOCK: _clock,
+        Item.END: _end,
+    }
 
 
 def _leave_out_unknown_layouts(index: FileIndex) -> None:
@@ -412,10 +387,9 @@ def absent(index: FileIndex) -> int:
     if index.end is None:
         return dropped(index.chunks)
     own = index.chunks[index.chunks["source"] == FROM_FILE]
-    found = Counter[int]()
-    for schema, count in zip(own["schema"].tolist(), own["count"].tolist(), strict=True):
-        found[schema] += count
-    missing = sum(max(0, count - found[key]) for key, count in index.end.written.items())
+    told = [(schema, count) for schema, count in index.end.written.items() if count]
+    found = [int(own["count"][own["schema"] == schema].sum()) for schema, _ in told]
+    missing = sum(max(0, count - there) for (_, count), there in zip(told, found, strict=True))
     return missing + sum(index.end.dropped.values())
 
 

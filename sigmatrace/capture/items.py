@@ -172,6 +172,25 @@ def body(data: FileData, span: Span) -> dict[str, Any]:
     return decoded
 
 
+def readable(data: FileData, span: Span) -> Chunk:
+    """Return the prefix of a whole chunk that this reader can read.
+
+    Raises:
+        ItemError: It cannot.
+    """
+    chunk = span.chunk
+    if chunk is None:
+        raise ItemError("layout of a chunk")
+    if chunk.codec not in (CODEC_RAW, CODEC_PACKED):
+        raise ItemError(f"codec {chunk.codec}")
+    record_bytes = _RECORD_BYTES.get(chunk.schema)
+    if record_bytes is None:
+        raise ItemError(f"schema {chunk.schema}")
+    if not holds(data, span.offset + CHUNK_HEAD_BYTES, chunk, record_bytes):
+        raise ItemError(f"record size of schema {chunk.schema}")
+    return chunk
+
+
 def is_intact(item: bytes | memoryview) -> bool:
     """Return whether the item that these bytes are has a right checksum."""
     return bool(_PREFIX.unpack_from(item)[2] == crc32c(item[_CRC_FROM:]))
