@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sigmatrace.schema import STAGE_TABLES
-from sigmatrace.stages.traffic import BINS, Traffic, bin_shift
+from sigmatrace.stages.traffic import Traffic
+from sigmatrace.stages.traffic_sums import BINS, bin_shift
 from sigmatrace.trace_format import Layer, Op, OpFlag
 from tests.factories import START_NS, make_partition, make_run, make_table
 
