@@ -54,12 +54,9 @@ U2W = _array(types.uint16, 1, False)
 U1W = _array(types.uint8, 1, False)
 I8W = _array(types.int64, 1, False)
 I4W = _array(types.int32, 1, False)
-I4W2 = _array(types.int32, 2, False)
 I8W2 = _array(types.int64, 2, False)
 I8W4 = _array(types.int64, 4, False)
 U8W2 = _array(types.uint64, 2, False)
-U8W3 = _array(types.uint64, 3, False)
-U8W5 = _array(types.uint64, 5, False)
 
 
 class _Cache(FunctionCache):

@@ -13,6 +13,27 @@ Tables = Mapping[str, pa.Table]
 
 
 @dataclass(frozen=True)
+class Run:
+    """Whole-run tables: the index, and what stages have resolved so far.
+
+    Attributes:
+        tables: ``schema.INDEX_TABLES`` plus the stages' ``results``.
+        facts: Small scalars of the run by name (``base_ns``: the zero of exported time).
+    """
+
+    tables: Tables
+    facts: Mapping[str, object] = field(default_factory=dict)
+
+    def column(self, table: str, name: str) -> np.ndarray:
+        """Return a column as a numpy array."""
+        return column(self.tables[table], name)
+
+    def with_results(self, tables: Tables, facts: Mapping[str, object] | None = None) -> Run:
+        """Return a run that holds these tables and facts too."""
+        return Run({**self.tables, **tables}, {**self.facts, **(facts or {})})
+
+
+@dataclass(frozen=True)
 class Partition:
     """Some chunks of some rank files, as Arrow tables.
 
@@ -20,11 +41,14 @@ class Partition:
         number: Position in the plan, from 0; names the partition's output pieces.
         tables: Event tables by name (``schema.EVENT_TABLES`` plus what stages added).
         unread: Columns, as (table, column), that stages can make and nobody reads.
+        run: What is known of the run before the pass: the index, and what stages with
+            ``summary = "index"`` have found.
     """
 
     number: int
     tables: Tables
     unread: Set[tuple[str, str]] = frozenset()
+    run: Run = field(default=Run({}), repr=False)
 
     def column(self, table: str, name: str) -> np.ndarray:
         """Return a column as a numpy array, without a copy where Arrow allows it."""
@@ -55,27 +79,6 @@ def without_rows(columns: Mapping[str, Mapping[str, str]]) -> Partition:
             for table, named in columns.items()
         },
     )
-
-
-@dataclass(frozen=True)
-class Run:
-    """Whole-run tables: the index, and what stages have resolved so far.
-
-    Attributes:
-        tables: ``schema.INDEX_TABLES`` plus the stages' ``results``.
-        facts: Small scalars of the run by name (``base_ns``: the zero of exported time).
-    """
-
-    tables: Tables
-    facts: Mapping[str, object] = field(default_factory=dict)
-
-    def column(self, table: str, name: str) -> np.ndarray:
-        """Return a column as a numpy array."""
-        return column(self.tables[table], name)
-
-    def with_results(self, tables: Tables, facts: Mapping[str, object] | None = None) -> Run:
-        """Return a run that holds these tables and facts too."""
-        return Run({**self.tables, **tables}, {**self.facts, **(facts or {})})
 
 
 def column(table: pa.Table, name: str) -> np.ndarray:

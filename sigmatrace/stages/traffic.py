@@ -29,7 +29,7 @@ from sigmatrace.partition import Partition, Run
 from sigmatrace.schema import STAGE_TABLES, Columns
 from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.stages.sums import LIMB, LOW, Sums, add_sums, column_sums, sums_of
-from sigmatrace.stages.traffic_sums import BIN_SHIFT_MIN, Operations, bin_shift, sum_operations
+from sigmatrace.stages.traffic_sums import BIN_SHIFT_MIN, bin_shift, sum_operations
 from sigmatrace.stages.traffic_tables import tables_of
 from sigmatrace.text import byte_text, counted
 from sigmatrace.trace_format import OP_CLASS, OpClass, OpFlag, layer_text
@@ -78,9 +78,7 @@ class Traffic(Stage):
     summary: ClassVar[SummaryKind] = "after"
     requires: ClassVar[Columns] = {
         "ops": {
-            "proc": "i4",
             "channel": "u4",
-            "layer": "u1",
             "op": "u1",
             "flags": "u1",
             "size_bytes": "u8",
@@ -108,8 +106,7 @@ class Traffic(Stage):
         aggregates = _aggregates(part)
         if part.tables["ops"].num_rows == 0:
             return Amounts(_nothing(), aggregates, BIN_SHIFT_MIN, None, 0, _nothing())
-        rows = Operations(*(part.column("ops", name) for name in Operations._fields))
-        operations, bins, *when = sum_operations(rows)
+        operations, bins, *when = sum_operations(part)
         return _within_cells(Amounts(operations, aggregates, *when, bins))
 
     def combine(self, left: Amounts, right: Amounts) -> Amounts:

@@ -8,33 +8,22 @@ for that, or a size has more than 32 bits, hash tables do (``accumulate``).
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sigmatrace.partition import Partition
+from sigmatrace.stages.channels import Channels
 from sigmatrace.stages.sums import LIMB, LOW, Sums, sums_of
 from sigmatrace.trace_format import SIZE_BITS_UNKNOWN
 
 CELLS_MAX = 1 << 18
 """A table with a place for each combination is made up to this many."""
-GROUPS_MAX = 256
-"""Combinations of process, layer and operation of a partition, and places in a table of bins."""
 BIN_SHIFT_MIN = 10
 BINS = 2048
 """The timeline has at most this many bins, and at least half of them on a long run of few ranks."""
-
-
-class Operations(NamedTuple):
-    """Columns of a partition's operations, ``(n,)`` each, at least one row."""
-
-    channel: NDArray[np.uint32]
-    op: NDArray[np.uint8]
-    flags: NDArray[np.uint8]
-    size_bytes: NDArray[np.uint64]
-    t_ns: NDArray[np.int64]
-    proc: NDArray[np.int32]
-    layer: NDArray[np.uint8]
 
 
 class Summed(NamedTuple):
@@ -63,63 +52,129 @@ def bin_shift(first_ns: int, last_ns: int) -> int:
     return shift
 
 
-def sum_operations(rows: Operations, cells_max: int = CELLS_MAX) -> Summed:
-    """Sum up a partition's operations.
+@dataclass(frozen=True)
+class _Table:
+    """Which combinations a partition can have.
+
+    Attributes:
+        low: Smallest channel.
+        low_op: Smallest operation.
+        channels, classes, operations: How many there are; the last class is of unknown sizes.
+        groups: ``(g,)`` i8, processes and layers of the channels, as in keys of ``bin_kernel``.
+        group: ``(channels,)``, place in ``groups`` by channel.
+        shift, first_bin, bins: The bins of time.
+    """
+
+    low: int
+    low_op: int
+    channels: int
+    classes: int
+    operations: int
+    groups: NDArray[np.int64]
+    group: NDArray[np.int64]
+    shift: int
+    first_bin: int
+    bins: int
+
+    @property
+    def cells(self) -> tuple[int, int]:
+        """How many places a table of sizes and one of bins have."""
+        sizes = self.channels * self.classes * self.operations * 2
+        return sizes, self.bins * self.groups.size * self.operations
+
+
+def sum_operations(part: Partition, cells_max: int = CELLS_MAX) -> Summed:
+    """Sum up a partition's operations, at least one.
 
     Args:
-        rows: The operations.
+        part: The partition.
         cells_max: Combinations up to which tables have a place for each one.
     """
-    from sigmatrace.stages.kernels.traffic import bin_kernel, range_kernel, size_kernel
+    from sigmatrace.stages.kernels.traffic import range_kernel
 
-    wide = rows.channel, rows.op, rows.size_bytes, rows.t_ns
-    low, high, low_op, high_op, bits, first, last = range_kernel(*wide)
+    channels = Channels.of(part)
+    op, flags, size_bytes, t_ns = (
+        part.column("ops", name) for name in ("op", "flags", "size_bytes", "t_ns")
+    )
+    low_op, high_op, bits, first, last = range_kernel(op, size_bytes, t_ns)
     shift = bin_shift(first, last)
-    first_bin, last_bin = first >> shift, last >> shift
-    sums = None
-    shape = high - low + 1, bits + 2, high_op - low_op + 1, 2
-    if bits <= LIMB and np.prod(shape) <= cells_max:
-        sums = _in_cells(rows, shape, (low, low_op, first_bin, shift), last_bin - first_bin + 1)
-    if sums is None:
-        t_ns, size_bytes = rows.t_ns, rows.size_bytes
-        head = (t_ns, first_bin, shift, rows.proc, rows.layer, rows.op, rows.flags, size_bytes)
-        sums = accumulate(size_kernel, (*rows[:3], size_bytes)), accumulate(bin_kernel, head)
-    return Summed(*sums, shift, first_bin, last_bin)
+    proc = channels.column("channels", "proc", -1).astype(np.int64)
+    layer = channels.layer().astype(np.int64)
+    groups, group = np.unique((proc + 1) << 12 | layer << 8, return_inverse=True)
+    span = high_op - low_op + 1
+    bins = (last >> shift) - (first >> shift) + 1
+    at = channels.low, low_op, channels.size, bits + 2, span
+    table = _Table(*at, groups, group, shift, first >> shift, bins)
+    fits = bits <= LIMB and max(table.cells) <= cells_max
+    sums = (_in_cells if fits else _by_hash)((channels.channel, op, flags, size_bytes, t_ns), table)
+    return Summed(*sums, shift, first >> shift, last >> shift)
 
 
-def _in_cells(
-    rows: Operations, shape: tuple[int, ...], lows: tuple[int, ...], bins: int
-) -> tuple[Sums, Sums] | None:
-    """Return the sums by table, None where a channel is not of one process and layer."""
+Rows = tuple[
+    NDArray[np.uint32],
+    NDArray[np.uint8],
+    NDArray[np.uint8],
+    NDArray[np.uint64],
+    NDArray[np.int64],
+]
+"""Channel, operation, flags, size and time of operations."""
+
+
+def _by_hash(rows: Rows, table: _Table) -> tuple[Sums, Sums]:
+    """Return the sums by hash tables, of whatever there is."""
+    from sigmatrace.stages.kernels.traffic import bin_kernel, size_kernel
+
+    channel, op, flags, size_bytes, t_ns = rows
+    own = table.groups[table.group][channel - np.uint32(table.low)]
+    proc, layer = ((own >> 12) - 1).astype(np.int32), (own >> 8 & 15).astype(np.uint8)
+    when = t_ns, table.first_bin, table.shift
+    return (
+        accumulate(size_kernel, (channel, op, flags, size_bytes)),
+        accumulate(bin_kernel, (*when, proc, layer, op, flags, size_bytes)),
+    )
+
+
+def _in_cells(rows: Rows, table: _Table) -> tuple[Sums, Sums]:
+    """Return the sums by tables with a place for each combination."""
     from sigmatrace.stages.kernels.traffic import cells_kernel
 
-    sizes = np.zeros((*shape, 2), np.uint64)
-    group = np.full((shape[0], shape[2]), -1, np.int32)
-    groups = np.empty((GROUPS_MAX, 3), np.int32)
-    by_group = np.zeros((GROUPS_MAX, bins, 2), np.uint64)
-    count = cells_kernel(*rows, *lows, sizes, by_group, group, groups)
-    if count < 0:
-        return None
-    return _by_size(sizes, lows), _by_bin(by_group[:count], groups[:count])
+    places = table.cells
+    sizes, bins = np.zeros((places[0], 2), np.uint64), np.zeros((places[1] + 1, 2), np.uint64)
+    start = (table.group * table.operations).astype(np.uint32)
+    wide = table.groups.size * table.operations
+    when = table.first_bin, table.shift
+    cells_kernel(
+        *rows,
+        table.low,
+        table.low_op,
+        *when,
+        table.classes,
+        table.operations,
+        start,
+        wide,
+        sizes,
+        bins,
+    )
+    return _by_size(sizes, table), _by_bin(bins[:-1], table)
 
 
-def _by_size(sizes: NDArray[np.uint64], lows: tuple[int, ...]) -> Sums:
-    """Return the used cells by channel, class of sizes, operation and nested."""
-    channel, bits, op, nested = np.nonzero(sizes[..., 0])
-    used = sizes[channel, bits, op, nested]
-    bits = np.where(bits == sizes.shape[1] - 1, SIZE_BITS_UNKNOWN, bits)
-    key = (channel + lows[0]) << 17 | bits << 9 | (op + lows[1]) << 1 | nested
-    return Sums(key.astype(np.uint64), _limbs(used))
+def _by_size(sizes: NDArray[np.uint64], table: _Table) -> Sums:
+    """Return the used places by channel, class of sizes, operation and nested."""
+    at = np.flatnonzero(sizes[:, 0])
+    shape = table.channels, table.classes, table.operations, 2
+    channel, bits, op, nested = np.unravel_index(at, shape)
+    bits = np.where(bits == table.classes - 1, SIZE_BITS_UNKNOWN, bits)
+    key = (channel + table.low) << 17 | bits << 9 | (op + table.low_op) << 1 | nested
+    return Sums(key.astype(np.uint64), _limbs(sizes[at]))
 
 
-def _by_bin(bins: NDArray[np.uint64], groups: NDArray[np.int32]) -> Sums:
-    """Return the used cells by bin, process, layer and operation."""
-    proc, layer, op = groups.T.astype(np.int64)
-    low = (proc + 1) << 12 | layer << 8 | op
-    order = np.argsort(low)
-    at, which = np.nonzero(bins[order, :, 0].T)
-    key = at << 37 | low[order][which]
-    return Sums(key.astype(np.uint64), _limbs(bins[order[which], at]))
+def _by_bin(bins: NDArray[np.uint64], table: _Table) -> Sums:
+    """Return the used places by bin, process, layer and operation."""
+    at = np.flatnonzero(bins[:, 0])
+    shape = table.bins, table.groups.size, table.operations
+    number, group, op = np.unravel_index(at, shape)
+    key = number << 37 | table.groups[group] | (op + table.low_op)
+    return Sums(key.astype(np.uint64), _limbs(bins[at]))
 
 
 def _limbs(used: NDArray[np.uint64]) -> NDArray[np.uint64]:

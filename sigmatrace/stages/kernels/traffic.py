@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import int64, types, void
+from numba import int64, types, uint8, uint32, void
 from numba.cpython.unsafe.numbers import leading_zeros
 
-from sigmatrace.kernel import I4R, I4W2, I8R, U1R, U4R, U8R, U8R2, U8W2, U8W3, U8W5, kernel
+from sigmatrace.kernel import I4R, I8R, U1R, U4R, U8R, U8R2, U8W2, kernel
 
 # OpFlag and SIZE_BITS_UNKNOWN of trace_format: a cached kernel does not see a change elsewhere.
 _SIZE_UNKNOWN, _NESTED, _SIZE_BITS_UNKNOWN = 1, 32, 255
@@ -141,38 +141,59 @@ def refill_kernel(old, table):
                 table[slot, part] = old[at, part]
 
 
-@kernel(types.UniTuple(int64, 7)(U4R, U1R, U8R, I8R))
-def range_kernel(channel, op, size_bytes, t_ns):
+@kernel(types.UniTuple(int64, 5)(U1R, U8R, I8R))
+def range_kernel(op, size_bytes, t_ns):
     """Return which values there are, as far as ``cells_kernel`` needs it.
 
     Args:
-        channel: ``(n,)`` u4, n at least 1, like all that follow.
-        op: ``(n,)`` u1.
+        op: ``(n,)`` u1, n at least 1, like all that follow.
         size_bytes: ``(n,)`` u8.
         t_ns: ``(n,)`` i8.
 
     Returns:
-        First and last channel, first and last operation, bit length of the largest size, first
+        Smallest and largest operation, bit length of the largest size, first
         and last time. Any order. Complexity O(n).
     """
-    first, last = channel[0], channel[0]
     first_op, last_op, sizes = op[0], op[0], np.uint64(0)
     begin, end = t_ns[0], t_ns[0]
-    for i in range(channel.size):
-        first, last = min(first, channel[i]), max(last, channel[i])
+    for i in range(op.size):
         sizes |= size_bytes[i]
         begin, end = min(begin, t_ns[i]), max(end, t_ns[i])
     for i in range(op.size):
         first_op, last_op = min(first_op, op[i]), max(last_op, op[i])
     length = 64 - np.int64(leading_zeros(sizes))
-    return (
-        *(np.int64(first), np.int64(last), np.int64(first_op), np.int64(last_op)),
-        *(length, begin, end),
-    )
+    return np.int64(first_op), np.int64(last_op), length, begin, end
+
+
+_BLOCK = 1024
+"""Rows whose places are found together, in loops that a processor does several rows at a time."""
+
+
+@kernel()
+def _size_cells(channel, op, flags, size_bytes, low, low_op, classes, operations, out):
+    """Write the row of ``sizes`` of each operation."""
+    for i in range(channel.size):
+        bits = np.uint32(64) - np.uint32(leading_zeros(size_bytes[i]))
+        bits = np.uint32(classes - 1) if flags[i] & _SIZE_UNKNOWN else bits
+        at = np.uint32(np.uint32(channel[i] - low) * classes) + bits
+        at = np.uint32(at * operations) + np.uint32(op[i] - low_op)
+        out[i] = np.uint32(at * np.uint32(2)) + np.uint32(flags[i] >> np.uint8(5) & np.uint8(1))
+
+
+@kernel()
+def _bin_cells(channel, op, flags, t_ns, low, low_op, first_bin, shift, group, wide, last, out):
+    """Write the row of ``bins`` of each operation."""
+    for i in range(channel.size):
+        at = np.uint32(np.uint32((t_ns[i] >> shift) - first_bin) * wide)
+        at += np.uint32(group[np.uint32(channel[i] - low)] + np.uint32(op[i] - low_op))
+        out[i] = last if flags[i] & _NESTED else at
 
 
 @kernel(
-    int64(U4R, U1R, U1R, U8R, I8R, I4R, U1R, int64, int64, int64, int64, U8W5, U8W3, I4W2, I4W2)
+    void(
+        *(U4R, U1R, U1R, U8R, I8R),
+        *(uint32, uint8, int64, int64, uint32, uint32, U4R, uint32, U8W2, U8W2),
+    )
 )
 def cells_kernel(
     channel,
@@ -180,16 +201,16 @@ def cells_kernel(
     flags,
     size_bytes,
     t_ns,
-    proc,
-    layer,
     low,
     low_op,
     first_bin,
     shift,
+    classes,
+    operations,
+    group,
+    wide,
     sizes,
     bins,
-    group,
-    groups,
 ):
     """Sum operations as ``size_kernel`` and ``bin_kernel`` do, in tables that have every key.
 
@@ -199,61 +220,37 @@ def cells_kernel(
         flags: ``(n,)`` u1.
         size_bytes: ``(n,)`` u8, below 2^32.
         t_ns: ``(n,)`` i8.
-        proc: ``(n,)`` i4.
-        layer: ``(n,)`` u1.
         low: Smallest channel.
         low_op: Smallest operation.
         first_bin: As in ``bin_kernel``.
         shift: As there.
-        sizes: ``(channels, classes + 1, operations, 2, 2)`` u8, zeros, output: count and bytes by
-            channel from ``low``, bit length of the size (the last one: not known), operation from
-            ``low_op``, and nested.
-        bins: ``(groups, bins, 2)`` u8, zeros, output: count and bytes by row of ``groups`` and
-            time bin.
-        group: ``(channels, operations)`` i4, filled with -1, output: row of ``groups``.
-        groups: ``(groups, 3)`` i4, output: process, layer, operation.
-
-    Returns:
-        How many groups there are; -1, with any output, where a channel is of two processes or
-        layers, or groups are more than there is room for.
+        classes: Bit length of the largest size, and 2.
+        operations: Numbers from the smallest to the largest operation.
+        group: ``(channels,)`` u4, by channel from ``low``: place in a bin of its first operation.
+        wide: Places in a bin.
+        sizes: ``(channels * classes * operations * 2, 2)`` u8, output, added to: count and bytes
+            by channel from ``low``, bit length of the size (the last one: not known), operation
+            from ``low_op``, and nested.
+        bins: ``(bins * wide + 1, 2)`` u8, output, added to: count and bytes by time bin and place
+            in it; the last row is of nested operations.
 
     Any order. Complexity O(n).
     """
-    used = 0
-    unknown = np.uint64(sizes.shape[1] - 1)
-    for i in range(channel.size):
-        at = np.uint64(channel[i]) - np.uint64(low)
-        what, size, flag = np.uint64(op[i]) - np.uint64(low_op), size_bytes[i], flags[i]
-        bits = np.uint64(64) - np.uint64(leading_zeros(size))
-        bits = unknown if flag & _SIZE_UNKNOWN else bits
-        nested = np.uint64(flag >> np.uint8(5)) & np.uint64(1)
-        sizes[at, bits, what, nested, 0] += np.uint64(1)
-        sizes[at, bits, what, nested, 1] += size
-        if nested:
-            continue
-        own = group[at, what]
-        if own < 0:
-            own = _group_of(proc[i], layer[i], op[i], used, groups)
-            if own < 0:
-                return -1
-            used = max(used, own + 1)
-            group[at, what] = own
-        row = np.uint64(own)
-        if groups[row, 0] != proc[i] or groups[row, 1] != layer[i]:
-            return -1
-        place = np.uint64((t_ns[i] >> shift) - first_bin)
-        bins[row, place, 0] += np.uint64(1)
-        bins[row, place, 1] += size
-    return used
-
-
-@kernel()
-def _group_of(proc, layer, op, used, groups):
-    """Return the row of a group, a new one at ``used``; -1 when there is no room."""
-    for row in range(used):
-        if groups[row, 0] == proc and groups[row, 1] == layer and groups[row, 2] == op:
-            return row
-    if used == groups.shape[0]:
-        return -1
-    groups[used, 0], groups[used, 1], groups[used, 2] = proc, layer, op
-    return used
+    size_at, bin_at = np.empty(_BLOCK, np.uint32), np.empty(_BLOCK, np.uint32)
+    last = np.uint32(bins.shape[0] - 1)
+    for start in range(0, channel.size, _BLOCK):
+        stop = start + _BLOCK
+        c, o, f, size = (
+            channel[start:stop],
+            op[start:stop],
+            flags[start:stop],
+            size_bytes[start:stop],
+        )
+        _size_cells(c, o, f, size, low, low_op, classes, operations, size_at)
+        t = t_ns[start:stop]
+        _bin_cells(c, o, f, t, low, low_op, first_bin, shift, group, wide, last, bin_at)
+        for i in range(c.size):
+            sizes[size_at[i], 0] += np.uint64(1)
+            sizes[size_at[i], 1] += size[i]
+            bins[bin_at[i], 0] += np.uint64(1)
+            bins[bin_at[i], 1] += size[i]
