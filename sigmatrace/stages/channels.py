@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sigmatrace.partition import Partition, Run
+from sigmatrace.schema import NO_GROUP, Fate
 from sigmatrace.trace_format import Layer
 
 
@@ -62,3 +63,15 @@ class Channels:
         layer = self.column("channels", "layer", 0)
         known: NDArray[np.uint8] = np.where(layer <= max(Layer), layer, 0).astype(np.uint8)
         return known
+
+    def fate(self) -> NDArray[np.uint8]:
+        """Return the fate of each one's messages, ``(size,)`` u1."""
+        return self.column("routes", "fate", Fate.PEER_UNKNOWN)
+
+    def group(self) -> NDArray[np.uint32]:
+        """Return the stream of messages of each, ``(size,)`` u4."""
+        return self.column("routes", "group", NO_GROUP)
+
+    def lossy(self) -> NDArray[np.uint8]:
+        """Return whether the transport of each may lose messages, ``(size,)`` u1."""
+        return self.column("routes", "lossy", 0)
