@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -61,6 +62,9 @@ class Partition:
     def with_columns(self, table: str, columns: Mapping[str, np.ndarray]) -> Partition:
         """Return a partition in which ``table`` has these columns too (replaced if present)."""
         old = self.tables[table]
+        if old.num_rows == 0:
+            kinds = tuple((name, values.dtype.str) for name, values in columns.items())
+            return self.with_table(table, _without_rows(old.schema, kinds))
         grown: dict[str, Any] = dict(zip(old.column_names, old.columns, strict=True))
         grown.update((name, pa.array(values)) for name, values in columns.items())
         return replace(self, tables={**self.tables, table: pa.table(grown)})
@@ -79,6 +83,14 @@ def without_rows(columns: Mapping[str, Mapping[str, str]]) -> Partition:
             for table, named in columns.items()
         },
     )
+
+
+@functools.lru_cache(maxsize=256)
+def _without_rows(schema: pa.Schema, more: tuple[tuple[str, str], ...]) -> pa.Table:
+    """Return a table without rows that has these columns, too; most tables have no rows."""
+    kinds = {one.name: one.type for one in schema}
+    kinds.update((name, pa.from_numpy_dtype(np.dtype(dtype))) for name, dtype in more)
+    return pa.schema(kinds.items()).empty_table()
 
 
 def column(table: pa.Table, name: str) -> np.ndarray:

@@ -36,8 +36,10 @@ class Channels:
 
     @classmethod
     def of(cls, part: Partition) -> Channels:
-        """Return those of a partition that has operations."""
+        """Return those of a partition."""
         channel = part.column("ops", "channel")
+        if channel.size == 0:
+            return cls(0, 0, channel, part.run)
         known = part.run.tables["channels"].num_rows
         low, high = int(channel.min()), int(channel.max())
         if high > known:
@@ -75,3 +77,10 @@ class Channels:
     def lossy(self) -> NDArray[np.uint8]:
         """Return whether the transport of each may lose messages, ``(size,)`` u1."""
         return self.column("routes", "lossy", 0)
+
+    def rows_of_layer(self, layer: int) -> NDArray[np.int64]:
+        """Return the rows of operations at a layer."""
+        mine = self.layer() == layer if self.size else np.zeros(0, np.bool_)
+        if not mine.any():
+            return np.zeros(0, np.int64)
+        return np.flatnonzero(mine[self.channel - np.uint32(self.low)])
