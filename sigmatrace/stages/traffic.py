@@ -106,8 +106,9 @@ class Traffic(Stage):
         aggregates = _aggregates(part)
         if part.tables["ops"].num_rows == 0:
             return Amounts(_nothing(), aggregates, BIN_SHIFT_MIN, None, 0, _nothing())
-        operations, bins, *when = sum_operations(part)
-        return _within_cells(Amounts(operations, aggregates, *when, bins))
+        summed = sum_operations(part)
+        when = summed.shift, summed.first_bin, summed.last_bin
+        return _within_cells(Amounts(summed.operations, aggregates, *when, summed.bins))
 
     def combine(self, left: Amounts, right: Amounts) -> Amounts:
         """Add both; their time bins are made as wide as all of the time, and ``CELLS``, need."""
