@@ -7,7 +7,7 @@ and processes become those of the run.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -24,10 +24,6 @@ from sigmatrace.capture.window import Cut
 from sigmatrace.partition import Partition
 from sigmatrace.schema import EVENT_NAMES
 from sigmatrace.trace_format import RECORDS, Schema
-
-AT_ONCE_BYTES = 1 << 20
-"""Chunks that lie one after the other are read together, up to this: it fits into a core's cache,
-and a system call costs as much as copying 50 KB."""
 
 
 @dataclass(frozen=True)
@@ -261,64 +257,27 @@ def _records(piece: Piece, loss: ReadLoss) -> Iterator[tuple[Schema, int, np.nda
     """
     paths = {FROM_FILE: piece.path, FROM_RING: piece.ring}
     files: dict[int, FileView | str] = {}
-    sizes = piece.chunks["size_bytes"]
-    room = np.empty(max(int(sizes.max(initial=0)), min(int(sizes.sum()), AT_ONCE_BYTES)), np.uint8)
+    room = np.empty(int(piece.chunks["size_bytes"].max(initial=0)), np.uint8)
     with ExitStack() as stack:
-        for batch in _batches(map(ChunkRow._make, piece.chunks.tolist())):
-            source = batch[0].source
+        for row in piece.chunks.tolist():
+            chunk = ChunkRow._make(row)
+            source = chunk.source
             if source not in files:
                 files[source] = _open(paths[source], stack)
-            for chunk, raw, reason in _fetched(files[source], batch, room):
-                records = reason or _unpacked(raw, chunk)
-                if isinstance(records, str):
-                    size = 0 if source == FROM_RING else chunk.size_bytes
-                    lost = paths[source], chunk.offset, size, chunk.schema, chunk.records, records
-                    loss.chunks.append(LostChunk(*lost))
-                    continue
-                schema = Schema(chunk.schema)
-                if piece.cut and not piece.cut.holds(chunk.first_tsc, chunk.last_tsc):
-                    records, outside = _within(piece.cut, schema, records)
-                    loss.outside[piece.base.proc, int(schema)] += outside
-                yield schema, chunk.thread, records
-
-
-def _batches(chunks: Iterable[ChunkRow]) -> Iterator[list[ChunkRow]]:
-    """Yield chunks in lists that lie one after the other in a file, ``AT_ONCE_BYTES`` at most."""
-    batch: list[ChunkRow] = []
-    used = 0
-    for chunk in chunks:
-        follows = batch and chunk.source == batch[0].source == FROM_FILE
-        follows = follows and chunk.offset == batch[0].offset + used
-        if batch and (not follows or used + chunk.size_bytes > AT_ONCE_BYTES):
-            yield batch
-            batch, used = [], 0
-        batch.append(chunk)
-        used += chunk.size_bytes
-    if batch:
-        yield batch
-
-
-def _fetched(
-    data: FileView | str, batch: Sequence[ChunkRow], room: np.ndarray
-) -> Iterator[tuple[ChunkRow, np.ndarray, str]]:
-    """Yield chunks with their bytes in ``room``, and why they could not be read, or ""."""
-    if isinstance(data, str):
-        yield from ((chunk, room[:0], data) for chunk in batch)
-        return
-    is_read = len(batch) > 1 and _is_read(data, batch, room)
-    at = 0
-    for chunk in batch:
-        raw = room[at : at + chunk.size_bytes]
-        at += chunk.size_bytes
-        yield chunk, raw, _fetch(data, chunk, raw, is_read)
-
-
-def _is_read(data: FileView, batch: Sequence[ChunkRow], room: np.ndarray) -> bool:
-    """Read chunks at once; where that fails, each one alone says what it lacks."""
-    try:
-        return data.read_into(batch[0].offset, room[: sum(chunk.size_bytes for chunk in batch)])
-    except OSError:
-        return False
+            data = files[source]
+            raw = room[: chunk.size_bytes]
+            reason = data if isinstance(data, str) else _fetch(data, chunk, raw)
+            records = reason or _unpacked(raw, chunk)
+            if isinstance(records, str):
+                size = 0 if source == FROM_RING else chunk.size_bytes
+                lost = paths[source], chunk.offset, size, chunk.schema, chunk.records, records
+                loss.chunks.append(LostChunk(*lost))
+                continue
+            schema = Schema(chunk.schema)
+            if piece.cut and not piece.cut.holds(chunk.first_tsc, chunk.last_tsc):
+                records, outside = _within(piece.cut, schema, records)
+                loss.outside[piece.base.proc, int(schema)] += outside
+            yield schema, chunk.thread, records
 
 
 def _within(cut: Cut, schema: Schema, records: np.ndarray) -> tuple[np.ndarray, int]:
@@ -345,11 +304,11 @@ def _unpacked(raw: np.ndarray, chunk: ChunkRow) -> np.ndarray | str:
         return f"not unpacked: {error}"
 
 
-def _fetch(data: FileView, chunk: ChunkRow, raw: np.ndarray, is_read: bool) -> str:
+def _fetch(data: FileView, chunk: ChunkRow, raw: np.ndarray) -> str:
     """Read a chunk's item, or a segment's records, into ``raw``; return why not, "" if done."""
     is_segment = chunk.source == FROM_RING
     try:
-        if not is_read and not data.read_into(chunk.data if is_segment else chunk.offset, raw):
+        if not data.read_into(chunk.data if is_segment else chunk.offset, raw):
             return "file shrunk"
     except OSError as error:
         return f"unreadable: {error.strerror}"
