@@ -3,7 +3,7 @@
 ``flow`` needs no partner: group and ordinal are known at each end. What was seen at both
 ends is counted exactly, from the ordinals seen at either end, kept as runs.
 
-Where the transport may lose messages (``ops.lossy``) that is a guess, and counts as uncertain.
+Where the transport may lose messages (``routes.lossy``) that is a guess, and counts as uncertain.
 
 Ordinals count modulo 2^32. A channel with more messages than that repeats flows; the repeats
 are counted as duplicates.
@@ -95,20 +95,12 @@ class Match(Stage):
     summary: ClassVar[SummaryKind] = "after"
     requires: ClassVar[Columns] = {
         "ops": {
-            "channel": "u4",
-            "op": "u1",
-            "flags": "u1",
-            "ordinal": "u4",
-            "aux": "u4",
+            **{"channel": "u4", "op": "u1", "flags": "u1", "ordinal": "u4", "aux": "u4"},
             "size_bytes": "u8",
         },
         "channels": {"layer": "u1", "kind": "u1"},
         "routes": {
-            "src_proc": "i4",
-            "dst_proc": "i4",
-            "group": "u4",
-            "fate": "u1",
-            "lossy": "u1",
+            **{"src_proc": "i4", "dst_proc": "i4", "group": "u4", "fate": "u1", "lossy": "u1"},
         },
     }
     produces: ClassVar[Columns] = {

@@ -26,6 +26,16 @@ BINS = 2048
 """The timeline has at most this many bins, and at least half of them on a long run of few ranks."""
 
 
+Rows = tuple[
+    NDArray[np.uint32],
+    NDArray[np.uint8],
+    NDArray[np.uint8],
+    NDArray[np.uint64],
+    NDArray[np.int64],
+]
+"""Channel, operation, flags, size and time of operations."""
+
+
 class Summed(NamedTuple):
     """Sums of operations.
 
@@ -108,16 +118,6 @@ def sum_operations(part: Partition, cells_max: int = CELLS_MAX) -> Summed:
     fits = bits <= LIMB and max(table.cells) <= cells_max
     sums = (_in_cells if fits else _by_hash)((channels.channel, op, flags, size_bytes, t_ns), table)
     return Summed(*sums, shift, first >> shift, last >> shift)
-
-
-Rows = tuple[
-    NDArray[np.uint32],
-    NDArray[np.uint8],
-    NDArray[np.uint8],
-    NDArray[np.uint64],
-    NDArray[np.int64],
-]
-"""Channel, operation, flags, size and time of operations."""
 
 
 def _by_hash(rows: Rows, table: _Table) -> tuple[Sums, Sums]:
