@@ -139,6 +139,7 @@ def _do_part(shared: Shared, spec: PartitionSpec) -> Outcome:
 def _made(work: Work, spec: PartitionSpec) -> Outcome:
     """Read a partition, apply the stages, sum up, and encode what exporters make of it."""
     part, loss = read(spec, work.unread)
+    part = replace(part, run=work.run)
     summaries = {}
     for stage, resolved in work.stages:
         with blamed(stage, f"apply of partition {spec.number}"):

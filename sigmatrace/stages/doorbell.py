@@ -21,6 +21,7 @@ from sigmatrace.partition import Partition, Run, column, without_rows
 from sigmatrace.queue_pairs import DESCRIBED, described
 from sigmatrace.schema import STAGE_TABLES, Columns
 from sigmatrace.stages.base import Stage, SummaryKind
+from sigmatrace.stages.channels import Channels
 from sigmatrace.stages.doorbell_balance import Compared, Counted, compare, whole_slots
 from sigmatrace.stages.doorbell_sums import (
     BATCH,
@@ -84,10 +85,8 @@ class Doorbell(Stage):
             **{"proc": "i4", "qp": "u4", "index": "u8", "kind": "u1"},
             **{"decoded": "u1", "slots": "u1", "size_bytes": "u8"},
         },
-        "ops": {
-            **{"layer": "u1", "channel": "u4", "ordinal": "u4", "aux": "u4", "size_bytes": "u8"},
-        },
-        "channels": {"proc": "i4", "object": "u4"},
+        "ops": {"channel": "u4", "ordinal": "u4", "aux": "u4", "size_bytes": "u8"},
+        "channels": {"proc": "i4", "object": "u4", "layer": "u1"},
         **DESCRIBED,
         "gpu_queues": {
             **DESCRIBED["gpu_queues"],
@@ -104,7 +103,7 @@ class Doorbell(Stage):
     def summarize(self, part: Partition) -> Rung:
         """Add up the partition's doorbells, slots and operations."""
         is_empty = part.tables["doorbells"].num_rows == part.tables["wqes"].num_rows == 0
-        is_other = is_empty and not (part.column("ops", "layer") == Layer.MLX5DV).any()
+        is_other = is_empty and not Channels.of(part).rows_of_layer(Layer.MLX5DV).size
         return _nothing() if is_other else _rung(part)
 
     def combine(self, left: Rung, right: Rung) -> Rung:

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from sigmatrace.partition import Partition, Run, column
+from sigmatrace.stages.channels import Channels
 from sigmatrace.trace_format import DoorbellFlag
 
 QUEUE = ["proc", "object"]
@@ -109,7 +110,7 @@ def of_slots(part: Partition) -> pa.Table:
 
 def of_operations(part: Partition, layer: int) -> pa.Table:
     """Sum up a partition's operations of a layer, by channel."""
-    mine = np.flatnonzero(part.column("ops", "layer") == layer)
+    mine = Channels.of(part).rows_of_layer(layer)
     names = ("channel", "ordinal", "aux", "size_bytes")
     channel, ordinal, aux, size_bytes = (part.column("ops", name)[mine] for name in names)
     return pa.table(

@@ -3,7 +3,7 @@
 ``flow`` needs no partner: group and ordinal are known at each end. What was seen at both
 ends is counted exactly, from the ordinals seen at either end, kept as runs.
 
-Where the transport may lose messages (``ops.lossy``) that is a guess, and counts as uncertain.
+Where the transport may lose messages (``routes.lossy``) that is a guess, and counts as uncertain.
 
 Ordinals count modulo 2^32. A channel with more messages than that repeats flows; the repeats
 are counted as duplicates.
@@ -23,6 +23,7 @@ from sigmatrace.partition import Partition, Run
 from sigmatrace.schema import STAGE_TABLES, Columns, Fate
 from sigmatrace.stages import match_order
 from sigmatrace.stages.base import Stage, SummaryKind
+from sigmatrace.stages.channels import Channels
 from sigmatrace.stages.match_doubts import doubts, lines_of
 from sigmatrace.stages.match_order import Order, restored
 from sigmatrace.stages.sums import Sums, add_sums, column_sums, sums_of
@@ -94,19 +95,13 @@ class Match(Stage):
     summary: ClassVar[SummaryKind] = "after"
     requires: ClassVar[Columns] = {
         "ops": {
-            "channel": "u4",
-            "op": "u1",
-            "flags": "u1",
-            "ordinal": "u4",
-            "aux": "u4",
+            **{"channel": "u4", "op": "u1", "flags": "u1", "ordinal": "u4", "aux": "u4"},
             "size_bytes": "u8",
-            "group": "u4",
-            "fate": "u1",
-            "layer": "u1",
-            "lossy": "u1",
         },
         "channels": {"layer": "u1", "kind": "u1"},
-        "routes": {"group": "u4", "src_proc": "i4", "dst_proc": "i4", "lossy": "u1"},
+        "routes": {
+            **{"src_proc": "i4", "dst_proc": "i4", "group": "u4", "fate": "u1", "lossy": "u1"},
+        },
     }
     produces: ClassVar[Columns] = {
         "ops": {"flow": "u8"},  # equal at both ends of a message; 0: none
@@ -117,22 +112,26 @@ class Match(Stage):
         """Add ``flow``. ``ordinal`` stays as recorded: completions and targets refer to it."""
         if not part.is_read("ops", "flow"):
             return part
-        from sigmatrace.stages.kernels.match import flow_kernel
+        flow = np.empty(part.tables["ops"].num_rows, np.uint64)
+        if flow.size:
+            from sigmatrace.stages.kernels.match import flow_kernel
 
-        ordinal = restored(part)
-        flow = np.empty(ordinal.size, np.uint64)
-        flow_kernel(*(part.column("ops", name) for name in ("group", "fate")), ordinal, flow)
+            channels = Channels.of(part)
+            rows = channels.channel, part.column("ops", "op"), restored(part, channels)
+            ways = OP_CLASS, channels.group(), channels.fate()
+            flow_kernel(*rows, channels.low, *ways, flow)
         return part.with_columns("ops", {"flow": flow})
 
     def summarize(self, part: Partition) -> Seen:
         """Collect the messages that the partition saw."""
         if part.tables["ops"].num_rows == 0:
             return _nothing()
+        channels = Channels.of(part)
         if part.is_read("ops", "flow"):
-            seen, _ = _seen(part, part.column("ops", "flow").astype(np.uint32))
+            seen, _ = _seen(part, channels, part.column("ops", "flow").astype(np.uint32))
             return seen
-        seen, is_in_order = _seen(part, part.column("ops", "ordinal"))
-        return seen if is_in_order else _seen(part, restored(part))[0]
+        seen, is_in_order = _seen(part, channels, part.column("ops", "ordinal"))
+        return seen if is_in_order else _seen(part, channels, restored(part, channels))[0]
 
     def combine(self, left: Seen, right: Seen) -> Seen:
         """Merge the runs of both."""
@@ -181,23 +180,24 @@ class Match(Stage):
         return [*_lines(resolved.ledger), *lines_of(resolved.ledger)]
 
 
-def _seen(part: Partition, ordinal: NDArray[np.uint32]) -> tuple[Seen, bool]:
+def _seen(part: Partition, channels: Channels, ordinal: NDArray[np.uint32]) -> tuple[Seen, bool]:
     """Return the messages that a partition saw, and whether these ordinals need no restoring.
 
     Args:
         part: The partition.
+        channels: Of its operations.
         ordinal: ``(n,)`` u4, as recorded or restored.
     """
-    from sigmatrace.stages.kernels.match import runs_kernel, span_kernel
+    from sigmatrace.stages.kernels.match import runs_kernel
 
-    names = ("channel", "op", "flags", "aux", "size_bytes", "group", "fate", "layer", "lossy")
-    rows = {name: part.column("ops", name) for name in names}
+    rows = (part.column("ops", name) for name in ("op", "flags", "aux", "size_bytes"))
+    ways = channels.group(), channels.fate(), channels.layer(), channels.lossy()
     counts = np.zeros(COUNTS, np.int64)
-    low, channels = span_kernel(rows["channel"], rows["fate"])
-    span = np.full((2 * channels, 8), -1, np.int64)
-    sums = np.zeros((2 * channels, 5), np.uint64)
+    span = np.full((2 * channels.size, 8), -1, np.int64)
+    sums = np.zeros((2 * channels.size, 5), np.uint64)
     runs = [np.empty(ordinal.size, np.int64) for _ in range(3)]
-    count, inverted = runs_kernel(*rows.values(), ordinal, low, span, sums, counts, *runs)
+    given = channels.channel, *rows, ordinal, channels.low, OP_CLASS, *ways
+    count, inverted = runs_kernel(*given, span, sums, counts, *runs)
     used = span[:, 2] >= 0
     end = span[:, 2] >> 1
     arrived = used & (end % 2 == 1)

@@ -8,20 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sigmatrace.partition import Partition
-from sigmatrace.schema import Fate
+from sigmatrace.stages.channels import Channels
 from sigmatrace.trace_format import Op
 
 Ints = NDArray[np.int64]
 
 
-def restored(part: Partition) -> NDArray[np.uint32]:
+def restored(part: Partition, channels: Channels) -> NDArray[np.uint32]:
     """Return the ordinals of a partition's operations, arrivals in the order of posting."""
-    columns = ("channel", "op", "fate", "ordinal", "aux")
-    return restore(*(part.column("ops", name) for name in columns))
+    op, ordinal, aux = (part.column("ops", name) for name in ("op", "ordinal", "aux"))
+    return restore(channels, op, channels.fate(), ordinal, aux)
 
 
 def restore(
-    channel: NDArray[np.uint32],
+    channels: Channels,
     op: NDArray[np.uint8],
     fate: NDArray[np.uint8],
     ordinal: NDArray[np.uint32],
@@ -35,26 +35,25 @@ def restore(
     as a partition's rows of one channel lie less than 2^31 apart.
 
     Args:
-        channel: ``(n,)`` u4.
+        channels: Of the rows.
         op: ``(n,)`` u1; only RECV is touched.
-        fate: ``(n,)`` u1; only MATCHABLE is touched.
+        fate: ``(channels,)`` u1; only MATCHABLE is touched.
         ordinal: ``(n,)`` u4, as recorded, in order of completion.
         aux: ``(n,)`` u4, posting order.
 
     Returns:
         ``(n,)`` u4. Costs a sort of the rows of channels with an inversion, else O(n).
     """
-    from sigmatrace.stages.kernels.match import inversion_kernel, span_kernel
+    from sigmatrace.stages.kernels.match import inversion_kernel
 
-    low, size = span_kernel(channel, fate)
-    last = [np.zeros(2 * size, np.uint32) for _ in range(2)]
-    state = np.zeros(2 * size, np.uint8)
-    if not inversion_kernel(channel, op, fate, ordinal, aux, low, *last, state):
+    last = [np.zeros(2 * channels.size, np.uint32) for _ in range(2)]
+    state = np.zeros(2 * channels.size, np.uint8)
+    if not inversion_kernel(channels.channel, op, ordinal, aux, channels.low, fate, *last, state):
         return ordinal
-    rows = np.flatnonzero((op == Op.RECV) & (fate == Fate.MATCHABLE))
-    rows = rows[state[1::2][channel[rows] - np.uint32(low)] == 2]
-    group = channel[rows] - np.uint32(low)
-    first = np.empty(size, np.int64)
+    group = channels.channel - np.uint32(channels.low)
+    rows = np.flatnonzero((op == Op.RECV) & (state[1::2][group] == 2))
+    group = group[rows]
+    first = np.empty(channels.size, np.int64)
     first[group[::-1]] = rows[::-1]
     place = (ordinal[rows] - ordinal[first[group]]).view(np.int32)
     posted = (aux[rows] - aux[first[group]]).view(np.int32)

@@ -17,7 +17,7 @@ Operations of mode ``aggregate`` are not in ``timeline``: they have no times.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -29,15 +29,13 @@ from sigmatrace.partition import Partition, Run
 from sigmatrace.schema import STAGE_TABLES, Columns
 from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.stages.sums import LIMB, LOW, Sums, add_sums, column_sums, sums_of
+from sigmatrace.stages.traffic_sums import BIN_SHIFT_MIN, bin_shift, sum_operations
 from sigmatrace.stages.traffic_tables import tables_of
 from sigmatrace.text import byte_text, counted
 from sigmatrace.trace_format import OP_CLASS, OpClass, OpFlag, layer_text
 
-BINS = 2048
-"""The timeline has at most this many bins, and at least half of them on a long run of few ranks."""
 CELLS = 1 << 20
-"""It has at most this many rows, or one bin: of thousands of ranks the bins are wider."""
-BIN_SHIFT_MIN = 10
+"""The timeline has at most this many rows, or one bin: of thousands of ranks the bins are wider."""
 PROCS_MAX = (1 << 25) - 2
 TOP = 5
 """Pairs of processes in the closing summary, by layer."""
@@ -80,9 +78,7 @@ class Traffic(Stage):
     summary: ClassVar[SummaryKind] = "after"
     requires: ClassVar[Columns] = {
         "ops": {
-            "proc": "i4",
             "channel": "u4",
-            "layer": "u1",
             "op": "u1",
             "flags": "u1",
             "size_bytes": "u8",
@@ -110,20 +106,9 @@ class Traffic(Stage):
         aggregates = _aggregates(part)
         if part.tables["ops"].num_rows == 0:
             return Amounts(_nothing(), aggregates, BIN_SHIFT_MIN, None, 0, _nothing())
-        from sigmatrace.stages.kernels.traffic import bin_kernel, size_kernel
-
-        channel, layer, op, flags, size_bytes, t_ns, proc = (
-            part.column("ops", name)
-            for name in ("channel", "layer", "op", "flags", "size_bytes", "t_ns", "proc")
-        )
-        operations = accumulate(size_kernel, (channel, op, flags, size_bytes))
-        first, last = int(t_ns.min()), int(t_ns.max())
-        shift = bin_shift(first, last)
-        head = (t_ns, first >> shift, shift, proc, layer, op, flags, size_bytes)
-        bins = accumulate(bin_kernel, head)
-        return _within_cells(
-            Amounts(operations, aggregates, shift, first >> shift, last >> shift, bins)
-        )
+        summed = sum_operations(part)
+        when = summed.shift, summed.first_bin, summed.last_bin
+        return _within_cells(Amounts(summed.operations, aggregates, *when, summed.bins))
 
     def combine(self, left: Amounts, right: Amounts) -> Amounts:
         """Add both; their time bins are made as wide as all of the time, and ``CELLS``, need."""
@@ -183,14 +168,6 @@ def _nothing() -> Sums:
     return Sums(np.zeros(0, np.uint64), np.zeros((0, 3), np.uint64))
 
 
-def bin_shift(first_ns: int, last_ns: int) -> int:
-    """Return log2 of the narrowest bins, aligned to their width, of which ``BINS`` suffice."""
-    shift = BIN_SHIFT_MIN
-    while (last_ns >> shift) - (first_ns >> shift) >= BINS:
-        shift += 1
-    return shift
-
-
 def _within_cells(amounts: Amounts) -> Amounts:
     """Return the same in bins as wide as ``CELLS`` needs.
 
@@ -204,27 +181,6 @@ def _within_cells(amounts: Amounts) -> Amounts:
             amounts, shift=shift, first_bin=first_bin, last_bin=amounts.last_bin >> 1, bins=bins
         )
     return amounts
-
-
-def accumulate(kernel: Callable[..., int], columns: tuple[Any, ...], slots: int = 2048) -> Sums:
-    """Run a summing kernel over all rows, with more room whenever it asks for it.
-
-    Args:
-        kernel: ``size_kernel`` or ``bin_kernel``.
-        columns: Its arguments before ``start``; the first one is a column of all rows.
-        slots: Of the hash table to begin with, a power of two.
-    """
-    from sigmatrace.stages.kernels.traffic import refill_kernel
-
-    table = np.zeros((slots + 1, 4), np.uint64)
-    at = kernel(*columns, 0, table)
-    while at < columns[0].size:
-        slots *= 4
-        small, table = table, np.zeros((slots + 1, 4), np.uint64)
-        refill_kernel(small, table)
-        at = kernel(*columns, at, table)
-    used = table[:-1][table[:-1, 0] != 0]
-    return sums_of(used[:, 0] - np.uint64(1), used[:, 1:])
 
 
 def _aggregates(part: Partition) -> Sums:

@@ -14,6 +14,43 @@ LIMIT_NS = 2.0**61
 _FIRST, _LAST = -(2**63), 2**63 - 1
 
 
+_BLOCK = 512
+"""Rows that are looked at together: most lie in one part of one process's map."""
+_EXACT = 2**53
+
+
+@kernel()
+def _is_one_part(t_tsc, proc, own, ref, knot, least, most):
+    """Return whether rows are of one process and one part of its map, near enough to be exact."""
+    off = np.uint8(0)
+    for i in range(t_tsc.size):
+        x = np.int64(t_tsc[i] - ref)
+        far = np.uint64(x - knot + (_EXACT - 1)) >= np.uint64(2 * _EXACT - 1)
+        off |= np.uint8(x < least) | np.uint8(x > most) | np.uint8(far) | np.uint8(proc[i] != own)
+    return off == 0
+
+
+@kernel()
+def _convert_part(t_tsc, ref, knot, zero_ns, slope, out_ns):
+    """Convert rows of one part of a map, without branches: several at a time."""
+    for i in range(t_tsc.size):
+        ns = np.float64(np.int64(t_tsc[i] - ref) - knot) * slope
+        out_ns[i] = zero_ns + np.int64(np.rint(min(max(ns, -LIMIT_NS), LIMIT_NS)))
+
+
+@kernel()
+def _knot_of(x, low, high, knot_x):
+    """Return the last knot that is not behind ``x``, or the first one of the map."""
+    at, right = low, high
+    while right - at > 1:
+        middle = (at + right) // 2
+        if knot_x[middle] <= x:
+            at = middle
+        else:
+            right = middle
+    return at
+
+
 @kernel(int64(U8R, I4R, I4R, I8R, U8R, I8R, I8R, F8R, I8W))
 def convert_kernel(t_tsc, proc, map_of_proc, begin, ref_tsc, knot_x, knot_y, slope, out_ns):
     """Convert TSC readings to Unix time along each process's piecewise-linear map.
@@ -41,32 +78,32 @@ def convert_kernel(t_tsc, proc, map_of_proc, begin, ref_tsc, knot_x, knot_y, slo
     last_proc, at, low, high = -1, 0, 0, 0
     ref = np.uint64(0)
     least, most = np.int64(0), np.int64(0)  # x of which the knot ``at`` is the right one
-    for i in range(t_tsc.size):
-        p = proc[i]
-        if p < 0 or p >= map_of_proc.size:
-            unknown += 1
-            out_ns[i] = 0
+    for start in range(0, t_tsc.size, _BLOCK):
+        stop = min(start + _BLOCK, t_tsc.size)
+        t, owner = t_tsc[start:stop], proc[start:stop]
+        if last_proc >= 0 and _is_one_part(t, owner, last_proc, ref, knot_x[at], least, most):
+            _convert_part(t, ref, knot_x[at], knot_y[at], slope[at], out_ns[start:stop])
             continue
-        if p != last_proc:
-            last_proc = p
-            m = map_of_proc[p]
-            low, high, ref = begin[m], begin[m + 1], ref_tsc[m]
-            least, most = _LAST, _FIRST
-        x = np.int64(t_tsc[i] - ref)
-        if x < least or x > most:
-            at, right = low, high
-            while right - at > 1:
-                middle = (at + right) // 2
-                if knot_x[middle] <= x:
-                    at = middle
-                else:
-                    right = middle
-            least = knot_x[at] if at > low else _FIRST
-            most = knot_x[at + 1] - 1 if at + 1 < high else _LAST
-        ticks = np.float64(x - knot_x[at])
-        if abs(x - knot_x[at]) >= 2**53:
-            ticks = np.float64(x) - np.float64(knot_x[at])
-        out_ns[i] = knot_y[at] + round(min(max(ticks * slope[at], -LIMIT_NS), LIMIT_NS))
+        for i in range(start, stop):
+            own = proc[i]
+            if own < 0 or own >= map_of_proc.size:
+                unknown += 1
+                out_ns[i] = 0
+                continue
+            if own != last_proc:
+                last_proc = own
+                m = map_of_proc[own]
+                low, high, ref = begin[m], begin[m + 1], ref_tsc[m]
+                least, most = _LAST, _FIRST
+            x = np.int64(t_tsc[i] - ref)
+            if x < least or x > most:
+                at = _knot_of(x, low, high, knot_x)
+                least = knot_x[at] if at > low else _FIRST
+                most = knot_x[at + 1] - 1 if at + 1 < high else _LAST
+            ticks = np.float64(x - knot_x[at])
+            if abs(x - knot_x[at]) >= _EXACT:
+                ticks = np.float64(x) - np.float64(knot_x[at])
+            out_ns[i] = knot_y[at] + round(min(max(ticks * slope[at], -LIMIT_NS), LIMIT_NS))
     return unknown
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import int64, types, void
+from numba import int64, types, uint32, void
 
 from sigmatrace.kernel import (
     I8R,
@@ -21,30 +21,16 @@ from sigmatrace.kernel import (
     kernel,
 )
 
-_ROWS = (U4R, U1R, U1R, U4R, U8R, U4R, U1R, U1R, U1R, U4R)
+_ROWS = (U4R, U1R, U1R, U4R, U8R, U4R)
+_WAYS = (U1R, U4R, U1R, U1R, U1R)
+_STOP = (1 << 40) - 1
 
 
-@kernel(types.Tuple((int64, int64))(U4R, U1R))
-def span_kernel(channel, fate):
-    """Return the smallest channel of matchable rows, and how many numbers they span.
-
-    Args:
-        channel: ``(n,)`` u4.
-        fate: ``(n,)`` u1, ``schema.Fate``; other rows may name channels that do not exist.
-
-    Returns:
-        The smallest number and the span; 0 and 0 when no row is MATCHABLE (0).
-
-    Any order. Complexity O(n).
-    """
-    low, high = np.int64(0xFFFFFFFF), np.int64(-1)
-    for i in range(channel.size):
-        c = np.int64(channel[i])
-        low = min(low, c if fate[i] == 0 else np.int64(0xFFFFFFFF))
-        high = max(high, c if fate[i] == 0 else np.int64(-1))
-    if high < 0:
-        return np.int64(0), np.int64(0)
-    return low, high - low + 1
+@kernel()
+def _fate_of(op, fate, op_class):
+    """Return the fate of an operation on a channel of this fate, as ``fate_kernel`` does."""
+    what = op_class[op]
+    return np.uint8(2) if what == 0 else np.uint8(1) if what == 3 else fate
 
 
 @kernel()
@@ -57,17 +43,18 @@ def _is_before(number, last):
     return np.uint64(np.int32(number - last) < 0)
 
 
-@kernel(int64(U4R, U1R, U1R, U4R, U4R, int64, U4W, U4W, U1W))
-def inversion_kernel(channel, op, fate, ordinal, aux, low, last_ordinal, last_aux, state):
+@kernel(int64(U4R, U1R, U4R, U4R, uint32, U1R, U4W, U4W, U1W))
+def inversion_kernel(channel, op, ordinal, aux, low, fate, last_ordinal, last_aux, state):
     """Find the channels whose arrivals did not complete in posting order.
 
     Args:
         channel: ``(n,)`` u4.
         op: ``(n,)`` u1, ``trace_format.Op``; only RECV (2) counts.
-        fate: ``(n,)`` u1, ``schema.Fate``; only MATCHABLE (0) is looked at.
         ordinal: ``(n,)`` u4, modulo 2^32, in order of completion.
         aux: ``(n,)`` u4, posting order, modulo 2^32.
-        low: Channel that rows 0 and 1 of the three arrays below stand for.
+        low: Smallest channel, that rows 0 and 1 of the last three arrays stand for.
+        fate: ``(channels,)`` u1, ``schema.Fate`` by channel from ``low``; only MATCHABLE (0) is
+            looked at.
         last_ordinal: ``(2 * channels,)`` u4, scratch.
         last_aux: ``(2 * channels,)`` u4, scratch.
         state: ``(2 * channels,)`` u1, zeros; output, of arrivals in row
@@ -83,10 +70,11 @@ def inversion_kernel(channel, op, fate, ordinal, aux, low, last_ordinal, last_au
     """
     inverted = 0
     for i in range(channel.size):
-        if fate[i] != 0:
+        own = channel[i] - low
+        if fate[own] != 0:
             continue
         arrival = np.uint64(op[i] == 2)
-        c = (np.uint64(channel[i]) - np.uint64(low)) * np.uint64(2) + arrival
+        c = np.uint64(own) * np.uint64(2) + arrival
         ahead = _is_before(np.int64(ordinal[i]), np.int64(last_ordinal[c]))
         ahead |= _is_before(np.int64(aux[i]), np.int64(last_aux[c]))
         if state[c] == 0:
@@ -99,57 +87,77 @@ def inversion_kernel(channel, op, fate, ordinal, aux, low, last_ordinal, last_au
     return inverted
 
 
-@kernel(void(U4R, U1R, U4R, U8W))
-def flow_kernel(group, fate, ordinal, out_flow):
+@kernel(void(U4R, U1R, U4R, uint32, U1R, U4R, U1R, U8W))
+def flow_kernel(channel, op, ordinal, low, op_class, group, fate, out_flow):
     """Give both ends of a message the same number.
 
     Args:
-        group: ``(n,)`` u4, stream of messages that both ends share.
-        fate: ``(n,)`` u1, ``schema.Fate``.
+        channel: ``(n,)`` u4.
+        op: ``(n,)`` u1, ``trace_format.Op``.
         ordinal: ``(n,)`` u4, place in the stream, modulo 2^32, arrivals in posting order.
+        low: Smallest channel.
+        op_class: ``(256,)`` u1, ``trace_format.OpClass`` by operation.
+        group: ``(channels,)`` u4, by channel from ``low``: stream that both ends share.
+        fate: ``(channels,)`` u1, likewise, ``schema.Fate``.
         out_flow: ``(n,)`` u8, output: ``(group + 1) << 32 | ordinal``; 0, the sentinel "none",
-            unless the row is MATCHABLE (0).
+            unless the operation is MATCHABLE (0).
 
     Any order. Complexity O(n).
     """
-    for i in range(group.size):
-        if fate[i] == 0:
-            high = (np.uint64(group[i]) + np.uint64(1)) << np.uint64(32)
-            out_flow[i] = high | np.uint64(ordinal[i])
-        else:
-            out_flow[i] = 0
+    for i in range(channel.size):
+        own = channel[i] - low
+        high = (np.uint64(group[own]) + np.uint64(1)) << np.uint64(32)
+        is_message = _fate_of(op[i], fate[own], op_class) == 0
+        out_flow[i] = high | np.uint64(ordinal[i]) if is_message else np.uint64(0)
 
 
 @kernel()
-def _count(nested, layer, op, fate, counts):
-    """Count a row; layers and operations that have no place count as 0 (unknown)."""
+def _count(nested, layer, op, fate, number, counts):
+    """Count rows; layers and operations that have no place count as 0 (unknown)."""
     where = layer if layer < counts.shape[1] else np.uint8(0)
     what = op if op < counts.shape[2] else np.uint8(0)
-    counts[nested, where, what, fate & np.uint8(15)] += 1
+    counts[nested, where, what, fate & np.uint8(15)] += number
 
 
 @kernel()
-def _close(span, cell, run, out_key, out_begin, out_stop):
-    """Write the open run of a cell, and take it into the cell's largest ordinal."""
-    out_key[run] = span[cell, 2]
+def _add(sums, cell, size, doubts):
+    """Add a message's bytes to those of its cell, and say what is not sure of it."""
+    sums[cell, 1] += size & np.uint64(0xFFFFFFFF)
+    if size >> np.uint64(32):
+        sums[cell, 2] += size >> np.uint64(32)
+    if doubts:
+        sums[cell, 3] += np.uint64((doubts & 10) != 0)
+        sums[cell, 4] += np.uint64(doubts & 1)
+
+
+@kernel()
+def _close(span, cell, run, out_key, out_begin, out_stop, layer, sums, counts):
+    """Write the open run of a cell, count it, and take it into the cell's largest ordinal."""
+    key, stop = span[cell, 2], span[cell, 1] & _STOP
+    out_key[run] = key
     out_begin[run] = span[cell, 0]
-    out_stop[run] = span[cell, 1]
-    span[cell, 4] = max(span[cell, 4], span[cell, 1] - 1)
+    out_stop[run] = stop
+    span[cell, 4] = max(span[cell, 4], stop - 1)
+    number = stop - span[cell, 0]
+    sums[cell, 0] += np.uint64(number)
+    op = np.uint8(cell & np.uint64(1)) + np.uint8(1)
+    _count(key & 1, layer[cell >> np.uint64(1)], op, np.uint8(0), number, counts)
 
 
-@kernel(types.Tuple((int64, int64))(*_ROWS, int64, I8W2, U8W2, I8W4, I8W, I8W, I8W))
+@kernel(types.Tuple((int64, int64))(*_ROWS, uint32, *_WAYS, I8W2, U8W2, I8W4, I8W, I8W, I8W))
 def runs_kernel(
     channel,
     op,
     flags,
     aux,
     size_bytes,
+    ordinal,
+    low,
+    op_class,
     group,
     fate,
     layer,
     lossy,
-    ordinal,
-    low,
     span,
     sums,
     counts,
@@ -165,16 +173,19 @@ def runs_kernel(
         flags: ``(n,)`` u1, ``trace_format.OpFlag``.
         aux: ``(n,)`` u4, of arrivals the posting order.
         size_bytes: ``(n,)`` u8.
-        group: ``(n,)`` u4, stream of messages that both ends share.
-        fate: ``(n,)`` u1, ``schema.Fate``; rows that are not MATCHABLE (0) are counted alone.
-        layer: ``(n,)`` u1, ``trace_format.Layer``.
-        lossy: ``(n,)`` u1, 0 or 1.
         ordinal: ``(n,)`` u4, place in the stream.
-        low: Channel that the first two rows of ``span`` and ``sums`` stand for.
+        low: Smallest channel, that the first two rows of ``span`` and ``sums`` stand for.
+        op_class: ``(256,)`` u1, ``trace_format.OpClass`` by operation.
+        group: ``(channels,)`` u4, by channel from ``low``, like all that follow: stream of
+            messages that both ends share.
+        fate: ``(channels,)`` u1, ``schema.Fate``; operations that are not MATCHABLE (0) are
+            counted alone.
+        layer: ``(channels,)`` u1, ``trace_format.Layer``.
+        lossy: ``(channels,)`` u1, 0 or 1.
         span: ``(2 * channels, 8)`` i8, filled with -1, scratch and output, row
-            ``2 * (channel - low) + direction`` (0 sent, 1 received): open run's begin, stop and
-            key, largest of 2^32 - 1 - ordinal (so: the smallest ordinal), largest ordinal, of
-            arrivals the same two of ``aux``, and the last ``aux``.
+            ``2 * (channel - low) + direction`` (0 sent, 1 received): open run's begin, stop
+            (with NESTED in bit 40) and key, largest of 2^32 - 1 - ordinal (so: the smallest
+            ordinal), largest ordinal, of arrivals the same two of ``aux``, and the last ``aux``.
         sums: ``(2 * channels, 5)`` u8, zeros, output: messages, bytes in two limbs (sum of the
             low 32 bits, sum of the high 32 bits: exact for 2^32 rows of any size),
             uncertain ones (ORDER_UNCERTAIN (2), FAILED (8), or ``lossy``), and those of unknown
@@ -195,44 +206,41 @@ def runs_kernel(
     runs = inverted = 0
     top = np.int64(0xFFFFFFFF)
     for i in range(channel.size):
+        own, what = channel[i] - low, op[i]
         nested = np.uint8(flags[i] >> np.uint8(5)) & np.uint8(1)
-        _count(nested, layer[i], op[i], fate[i], counts)
-        if fate[i] != 0:
-            continue
-        direction = np.uint64(op[i] == 2)
-        cell = (np.uint64(channel[i]) - np.uint64(low)) * np.uint64(2) + direction
+        if fate[own] | np.uint8(np.uint8(what - np.uint8(1)) > 1):
+            result = _fate_of(what, fate[own], op_class)
+            _count(nested, layer[own], what, result, 1, counts)
+            if result != 0:
+                continue
+            _count(nested, layer[own], np.uint8(1), result, -1, counts)  # as which its run counts
+        direction = np.uint64(what == 2)
+        cell = np.uint64(own) * np.uint64(2) + direction
         place, posted = np.int64(ordinal[i]), np.int64(aux[i])
-        key = (np.int64(group[i]) * 2 + np.int64(direction)) * 2 + np.int64(nested)
-        stop, last = span[cell, 1], span[cell, 7]
-        if stop != place or span[cell, 2] != key:
-            if stop >= 0:
-                inverted += np.int64(direction & _is_before(place, stop - 1))
-                _close(span, cell, runs, out_key, out_begin, out_stop)
+        expected, last = span[cell, 1], span[cell, 7]
+        if expected != place | np.int64(nested) << 40:
+            if expected >= 0:
+                inverted += np.int64(direction & _is_before(place, (expected & _STOP) - 1))
+                _close(span, cell, runs, out_key, out_begin, out_stop, layer, sums, counts)
                 runs += 1
             else:
                 span[cell, 5] = top - posted
                 last = posted
             span[cell, 0] = place
-            span[cell, 2] = key
+            span[cell, 2] = (np.int64(group[own]) * 2 + np.int64(direction)) * 2 + np.int64(nested)
             span[cell, 3] = max(span[cell, 3], top - place)
         if direction & (_is_before(posted, last) | np.uint64(posted < last)):
             inverted += np.int64(_is_before(posted, last))
             span[cell, 5] = max(span[cell, 5], top - posted)
             span[cell, 6] = max(span[cell, 6], last)
-        span[cell, 1] = place + 1
+        span[cell, 1] = (place | np.int64(nested) << 40) + 1
         span[cell, 7] = posted
-        sums[cell, 0] += np.uint64(1)
-        sums[cell, 1] += size_bytes[i] & np.uint64(0xFFFFFFFF)
-        if size_bytes[i] >> np.uint64(32):
-            sums[cell, 2] += size_bytes[i] >> np.uint64(32)
-        doubts = (flags[i] & np.uint8(11)) | (lossy[i] << np.uint8(1))
-        if doubts:
-            sums[cell, 3] += np.uint64((doubts & 10) != 0)
-            sums[cell, 4] += np.uint64(doubts & 1)
+        _add(sums, cell, size_bytes[i], (flags[i] & np.uint8(11)) | (lossy[own] << np.uint8(1)))
     for row in range(span.shape[0]):
-        if span[row, 1] >= 0:
-            _close(span, row, runs, out_key, out_begin, out_stop)
-            span[row, 6] = max(span[row, 6], span[row, 7])
+        cell = np.uint64(row)
+        if span[cell, 1] >= 0:
+            _close(span, cell, runs, out_key, out_begin, out_stop, layer, sums, counts)
+            span[cell, 6] = max(span[cell, 6], span[cell, 7])
             runs += 1
     return runs, inverted
 

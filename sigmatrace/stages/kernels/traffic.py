@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import int64, void
+from numba import int64, types, uint8, uint32, void
 from numba.cpython.unsafe.numbers import leading_zeros
 
 from sigmatrace.kernel import I4R, I8R, U1R, U4R, U8R, U8R2, U8W2, kernel
@@ -139,3 +139,118 @@ def refill_kernel(old, table):
             _enter(key, slot, table)
             for part in range(1, 4):
                 table[slot, part] = old[at, part]
+
+
+@kernel(types.UniTuple(int64, 5)(U1R, U8R, I8R))
+def range_kernel(op, size_bytes, t_ns):
+    """Return which values there are, as far as ``cells_kernel`` needs it.
+
+    Args:
+        op: ``(n,)`` u1, n at least 1, like all that follow.
+        size_bytes: ``(n,)`` u8.
+        t_ns: ``(n,)`` i8.
+
+    Returns:
+        Smallest and largest operation, bit length of the largest size, first
+        and last time. Any order. Complexity O(n).
+    """
+    first_op, last_op, sizes = op[0], op[0], np.uint64(0)
+    begin, end = t_ns[0], t_ns[0]
+    for i in range(op.size):
+        sizes |= size_bytes[i]
+        begin, end = min(begin, t_ns[i]), max(end, t_ns[i])
+    for i in range(op.size):
+        first_op, last_op = min(first_op, op[i]), max(last_op, op[i])
+    length = 64 - np.int64(leading_zeros(sizes))
+    return np.int64(first_op), np.int64(last_op), length, begin, end
+
+
+_BLOCK = 1024
+"""Rows whose places are found together, in loops that a processor does several rows at a time."""
+
+
+@kernel()
+def _size_cells(channel, op, flags, size_bytes, low, low_op, classes, operations, out):
+    """Write the row of ``sizes`` of each operation."""
+    for i in range(channel.size):
+        bits = np.uint32(64) - np.uint32(leading_zeros(size_bytes[i]))
+        bits = np.uint32(classes - 1) if flags[i] & _SIZE_UNKNOWN else bits
+        at = np.uint32(np.uint32(channel[i] - low) * classes) + bits
+        at = np.uint32(at * operations) + np.uint32(op[i] - low_op)
+        out[i] = np.uint32(at * np.uint32(2)) + np.uint32(flags[i] >> np.uint8(5) & np.uint8(1))
+
+
+@kernel()
+def _bin_cells(channel, op, flags, t_ns, low, low_op, first_bin, shift, group, wide, last, out):
+    """Write the row of ``bins`` of each operation."""
+    for i in range(channel.size):
+        at = np.uint32(np.uint32((t_ns[i] >> shift) - first_bin) * wide)
+        at += np.uint32(group[np.uint32(channel[i] - low)] + np.uint32(op[i] - low_op))
+        out[i] = last if flags[i] & _NESTED else at
+
+
+@kernel(
+    void(
+        *(U4R, U1R, U1R, U8R, I8R),
+        *(uint32, uint8, int64, int64, uint32, uint32, U4R, uint32, U8W2, U8W2),
+    )
+)
+def cells_kernel(
+    channel,
+    op,
+    flags,
+    size_bytes,
+    t_ns,
+    low,
+    low_op,
+    first_bin,
+    shift,
+    classes,
+    operations,
+    group,
+    wide,
+    sizes,
+    bins,
+):
+    """Sum operations as ``size_kernel`` and ``bin_kernel`` do, in tables that have every key.
+
+    Args:
+        channel: ``(n,)`` u4.
+        op: ``(n,)`` u1.
+        flags: ``(n,)`` u1.
+        size_bytes: ``(n,)`` u8, below 2^32.
+        t_ns: ``(n,)`` i8.
+        low: Smallest channel.
+        low_op: Smallest operation.
+        first_bin: As in ``bin_kernel``.
+        shift: As there.
+        classes: Bit length of the largest size, and 2.
+        operations: Numbers from the smallest to the largest operation.
+        group: ``(channels,)`` u4, by channel from ``low``: place in a bin of its first operation.
+        wide: Places in a bin.
+        sizes: ``(channels * classes * operations * 2, 2)`` u8, output, added to: count and bytes
+            by channel from ``low``, bit length of the size (the last one: not known), operation
+            from ``low_op``, and nested.
+        bins: ``(bins * wide + 1, 2)`` u8, output, added to: count and bytes by time bin and place
+            in it; the last row is of nested operations.
+
+    Any order. Complexity O(n).
+    """
+    size_at, bin_at = np.empty(_BLOCK, np.uint32), np.empty(_BLOCK, np.uint32)
+    last = np.uint32(bins.shape[0] - 1)
+    for start in range(0, channel.size, _BLOCK):
+        stop = start + _BLOCK
+        c, o, f, size = (
+            channel[start:stop],
+            op[start:stop],
+            flags[start:stop],
+            size_bytes[start:stop],
+        )
+        _size_cells(c, o, f, size, low, low_op, classes, operations, size_at)
+        t = t_ns[start:stop]
+        _bin_cells(c, o, f, t, low, low_op, first_bin, shift, group, wide, last, bin_at)
+        for i in range(c.size):
+            sizes[size_at[i], 0] += np.uint64(1)
+            sizes[size_at[i], 1] += size[i]
+            bins[bin_at[i], 0] += np.uint64(1)
+            bins[bin_at[i], 1] += size[i]

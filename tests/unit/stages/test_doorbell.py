@@ -75,7 +75,7 @@ def judged(run, *parts):
                     column, pa.array(np.array([r[column] for r in rows], kind))
                 )
             tables[name] = table
-        part = type(part)(number, tables)
+        part = type(part)(number, tables, run=run)
         summaries.append(stage.summarize(slots.apply(part, known)))
     merged = functools.reduce(stage.combine, summaries)
     resolved = stage.resolve(merged, run)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import Counter, defaultdict
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sigmatrace.schema import Fate
+from sigmatrace.stages.channels import Channels
 from sigmatrace.stages.match import COUNTS, Match, Matched
 from sigmatrace.stages.match_order import restore
 from sigmatrace.stages.topology import Topology
@@ -50,7 +52,9 @@ def match(ring, *pieces, order=None):
     run, topology, routes = ring
     stage = Match()
     parts = [
-        stage.apply(topology.apply(make_partition(number, ops=rows), routes), None)
+        stage.apply(
+            topology.apply(replace(make_partition(number, ops=rows), run=run), routes), None
+        )
         for number, rows in enumerate(pieces)
     ]
     summaries = [stage.summarize(part) for part in parts]
@@ -314,7 +318,8 @@ def test_restore_hands_the_ordinals_out_by_posting_order(rows, base):
     aux = np.array([(a + base) % 2**32 for _, _, a in rows], np.uint32)
     taken = defaultdict(itertools.count)
     ordinal = np.array([(next(taken[c, r]) + base) % 2**32 for c, r, _ in rows], np.uint32)
-    got = restore(channel, op, np.zeros_like(op), ordinal, aux)
+    channels = Channels(0, 3, channel, make_run())
+    got = restore(channels, op, np.zeros(3, np.uint8), ordinal, aux)
     for c, r in {(c, r) for c, r, _ in rows}:
         at = [k for k, row in enumerate(rows) if row[:2] == (c, r)]
         want = ordinal[at].tolist()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import Counter, defaultdict
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sigmatrace.schema import STAGE_TABLES
-from sigmatrace.stages.traffic import BINS, Traffic, bin_shift
+from sigmatrace.stages.traffic import Traffic
+from sigmatrace.stages.traffic_sums import BINS, bin_shift
 from sigmatrace.trace_format import Layer, Op, OpFlag
 from tests.factories import START_NS, make_partition, make_run, make_table
 
@@ -56,7 +58,7 @@ def part(number, rows, aggregates=()):
         for i, (name, dtype) in enumerate(zip(names, dtypes, strict=True))
     }
     ops["channel"] = np.array([channel(*row[1:5]) for row in rows], "u4")
-    return make_partition(number, ops=ops, aggregates=list(aggregates))
+    return replace(make_partition(number, ops=ops, aggregates=list(aggregates)), run=run_of())
 
 
 def resolved_of(*parts, order=None):

@@ -64,6 +64,40 @@ def test_convert_matches_exact_fractions(run, rows, ordered):
         assert abs(got - reference(t, *run[p])) <= 1
 
 
+@given(
+    st.lists(maps(), min_size=2, max_size=3),
+    st.lists(
+        st.tuples(
+            st.integers(0, 4),
+            st.one_of(st.integers(-(2**51), 2**51), st.integers(-(2**63), 2**63 - 1)),
+            st.integers(1, 2000),
+            st.integers(0, 10**6),
+        ),
+        max_size=6,
+    ),
+)
+def test_rows_converted_together_are_as_those_converted_alone(run, runs):
+    """Long runs of one process, near a knot and far from all; some processes do not exist."""
+    flat = [knot for _, knots in run for knot in knots]
+    numbers = (
+        np.arange(len(run), dtype=np.int32),
+        np.cumsum([0] + [len(knots) for _, knots in run]).astype(np.int64),
+        np.array([ref for ref, _ in run], np.uint64),
+        *(np.array([k[i] for k in flat], dtype) for i, dtype in enumerate(("i8", "i8", "f8"))),
+    )
+    proc = np.repeat([p for p, *_ in runs], [n for *_, n, _ in runs]).astype(np.int32)
+    tsc = np.array(
+        [(run[p % len(run)][0] + x + step * k) % U64 for p, x, n, step in runs for k in range(n)],
+        np.uint64,
+    )
+    together, alone = np.empty((2, tsc.size), np.int64)
+    unknown = convert_kernel(tsc, proc, *numbers, together)
+    for k in range(tsc.size):
+        convert_kernel(tsc[k : k + 1], proc[k : k + 1], *numbers, alone[k : k + 1])
+    assert (together == alone).all()
+    assert unknown == int((proc >= len(run)).sum())
+
+
 def test_convert_survives_nonsense_and_counts_unknown_processes():
     tsc = np.array([0, U64 - 1, 2**63, 5], np.uint64)
     proc = np.array([0, 0, 0, 7], np.int32)

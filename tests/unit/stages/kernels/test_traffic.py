@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sigmatrace.stages.kernels.traffic import bin_kernel, size_kernel
-from sigmatrace.stages.traffic import accumulate
+from sigmatrace.stages.traffic_sums import accumulate
 from sigmatrace.trace_format import SIZE_BITS_UNKNOWN, OpFlag
 
 SIZES = st.one_of(

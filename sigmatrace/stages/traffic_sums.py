@@ -1,0 +1,203 @@
+"""Sums of a partition's operations, by channel and size, and by time bin.
+
+Channels of a partition have numbers that follow each other, and the operations, classes of sizes
+and bins are few: so there is a table with a place for each combination. Where there are too many
+for that, or a size has more than 32 bits, hash tables do (``accumulate``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sigmatrace.partition import Partition
+from sigmatrace.stages.channels import Channels
+from sigmatrace.stages.sums import LIMB, LOW, Sums, sums_of
+from sigmatrace.trace_format import SIZE_BITS_UNKNOWN
+
+CELLS_MAX = 1 << 18
+"""A table with a place for each combination is made up to this many."""
+BIN_SHIFT_MIN = 10
+BINS = 2048
+"""The timeline has at most this many bins, and at least half of them on a long run of few ranks."""
+
+
+Rows = tuple[
+    NDArray[np.uint32],
+    NDArray[np.uint8],
+    NDArray[np.uint8],
+    NDArray[np.uint64],
+    NDArray[np.int64],
+]
+"""Channel, operation, flags, size and time of operations."""
+
+
+class Summed(NamedTuple):
+    """Sums of operations.
+
+    Attributes:
+        operations: By channel, class of sizes, operation, nested (``size_kernel``).
+        bins: By bin, process, layer, operation (``bin_kernel``).
+        shift: log2 of the width in ns of a bin.
+        first_bin: ``t_ns >> shift`` of the earliest operation.
+        last_bin: Likewise of the latest one, which may be nested and so in no bin.
+    """
+
+    operations: Sums
+    bins: Sums
+    shift: int
+    first_bin: int
+    last_bin: int
+
+
+def bin_shift(first_ns: int, last_ns: int) -> int:
+    """Return log2 of the narrowest bins, aligned to their width, of which ``BINS`` suffice."""
+    shift = BIN_SHIFT_MIN
+    while (last_ns >> shift) - (first_ns >> shift) >= BINS:
+        shift += 1
+    return shift
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Which combinations a partition can have.
+
+    Attributes:
+        low: Smallest channel.
+        low_op: Smallest operation.
+        channels, classes, operations: How many there are; the last class is of unknown sizes.
+        groups: ``(g,)`` i8, processes and layers of the channels, as in keys of ``bin_kernel``.
+        group: ``(channels,)``, place in ``groups`` by channel.
+        shift, first_bin, bins: The bins of time.
+    """
+
+    low: int
+    low_op: int
+    channels: int
+    classes: int
+    operations: int
+    groups: NDArray[np.int64]
+    group: NDArray[np.int64]
+    shift: int
+    first_bin: int
+    bins: int
+
+    @property
+    def cells(self) -> tuple[int, int]:
+        """How many places a table of sizes and one of bins have."""
+        sizes = self.channels * self.classes * self.operations * 2
+        return sizes, self.bins * self.groups.size * self.operations
+
+
+def sum_operations(part: Partition, cells_max: int = CELLS_MAX) -> Summed:
+    """Sum up a partition's operations, at least one.
+
+    Args:
+        part: The partition.
+        cells_max: Combinations up to which tables have a place for each one.
+    """
+    from sigmatrace.stages.kernels.traffic import range_kernel
+
+    channels = Channels.of(part)
+    op, flags, size_bytes, t_ns = (
+        part.column("ops", name) for name in ("op", "flags", "size_bytes", "t_ns")
+    )
+    low_op, high_op, bits, first, last = range_kernel(op, size_bytes, t_ns)
+    shift = bin_shift(first, last)
+    proc = channels.column("channels", "proc", -1).astype(np.int64)
+    layer = channels.layer().astype(np.int64)
+    groups, group = np.unique((proc + 1) << 12 | layer << 8, return_inverse=True)
+    span = high_op - low_op + 1
+    bins = (last >> shift) - (first >> shift) + 1
+    at = channels.low, low_op, channels.size, bits + 2, span
+    table = _Table(*at, groups, group, shift, first >> shift, bins)
+    fits = bits <= LIMB and max(table.cells) <= cells_max
+    sums = (_in_cells if fits else _by_hash)((channels.channel, op, flags, size_bytes, t_ns), table)
+    return Summed(*sums, shift, first >> shift, last >> shift)
+
+
+def _by_hash(rows: Rows, table: _Table) -> tuple[Sums, Sums]:
+    """Return the sums by hash tables, of whatever there is."""
+    from sigmatrace.stages.kernels.traffic import bin_kernel, size_kernel
+
+    channel, op, flags, size_bytes, t_ns = rows
+    own = table.groups[table.group][channel - np.uint32(table.low)]
+    proc, layer = ((own >> 12) - 1).astype(np.int32), (own >> 8 & 15).astype(np.uint8)
+    when = t_ns, table.first_bin, table.shift
+    return (
+        accumulate(size_kernel, (channel, op, flags, size_bytes)),
+        accumulate(bin_kernel, (*when, proc, layer, op, flags, size_bytes)),
+    )
+
+
+def _in_cells(rows: Rows, table: _Table) -> tuple[Sums, Sums]:
+    """Return the sums by tables with a place for each combination."""
+    from sigmatrace.stages.kernels.traffic import cells_kernel
+
+    places = table.cells
+    sizes, bins = np.zeros((places[0], 2), np.uint64), np.zeros((places[1] + 1, 2), np.uint64)
+    start = (table.group * table.operations).astype(np.uint32)
+    wide = table.groups.size * table.operations
+    when = table.first_bin, table.shift
+    cells_kernel(
+        *rows,
+        table.low,
+        table.low_op,
+        *when,
+        table.classes,
+        table.operations,
+        start,
+        wide,
+        sizes,
+        bins,
+    )
+    return _by_size(sizes, table), _by_bin(bins[:-1], table)
+
+
+def _by_size(sizes: NDArray[np.uint64], table: _Table) -> Sums:
+    """Return the used places by channel, class of sizes, operation and nested."""
+    at = np.flatnonzero(sizes[:, 0])
+    shape = table.channels, table.classes, table.operations, 2
+    channel, bits, op, nested = np.unravel_index(at, shape)
+    bits = np.where(bits == table.classes - 1, SIZE_BITS_UNKNOWN, bits)
+    key = (channel + table.low) << 17 | bits << 9 | (op + table.low_op) << 1 | nested
+    return Sums(key.astype(np.uint64), _limbs(sizes[at]))
+
+
+def _by_bin(bins: NDArray[np.uint64], table: _Table) -> Sums:
+    """Return the used places by bin, process, layer and operation."""
+    at = np.flatnonzero(bins[:, 0])
+    shape = table.bins, table.groups.size, table.operations
+    number, group, op = np.unravel_index(at, shape)
+    key = number << 37 | table.groups[group] | (op + table.low_op)
+    return Sums(key.astype(np.uint64), _limbs(bins[at]))
+
+
+def _limbs(used: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return counts and bytes as ``Sums`` have them."""
+    return np.stack([used[:, 0], used[:, 1] & LOW, used[:, 1] >> LIMB], axis=1)
+
+
+def accumulate(kernel: Callable[..., int], columns: tuple[Any, ...], slots: int = 2048) -> Sums:
+    """Run a summing kernel over all rows, with more room whenever it asks for it.
+
+    Args:
+        kernel: ``size_kernel`` or ``bin_kernel``.
+        columns: Its arguments before ``start``; the first one is a column of all rows.
+        slots: Of the hash table to begin with, a power of two.
+    """
+    from sigmatrace.stages.kernels.traffic import refill_kernel
+
+    table = np.zeros((slots + 1, 4), np.uint64)
+    at = kernel(*columns, 0, table)
+    while at < columns[0].size:
+        slots *= 4
+        small, table = table, np.zeros((slots + 1, 4), np.uint64)
+        refill_kernel(small, table)
+        at = kernel(*columns, at, table)
+    used = table[:-1][table[:-1, 0] != 0]
+    return sums_of(used[:, 0] - np.uint64(1), used[:, 1:])
