@@ -57,7 +57,7 @@ COUNTER_BYTES = 48
 """Most bytes that one counter value can take."""
 
 _BEGIN, _END, _INSTANT, _COUNTER = 1, 2, 3, 4
-_NEVER = 2**63 - 1
+_NEVER = np.int64(2**63 - 1)
 
 
 @kernel()
@@ -73,7 +73,7 @@ def _event(out, at, sequence, kind):
 def _head(out, at, delta, sequence, kind):
     """Write a packet up to its track event's type; the lengths are set by ``_close``."""
     store(out, at, np.uint32(0x0040000A))
-    return _event(out, put_varint(out, at + 3, delta), sequence, kind)
+    return _event(out, put_varint(out, at + 3, np.uint64(delta)), sequence, kind)
 
 
 @kernel()
@@ -115,7 +115,7 @@ def _track(out, at):
 @kernel()
 def _lane(out, at, uuid):
     store(out, at, np.uint8(0x58))
-    return put_varint(out, at + 1, uuid)
+    return put_varint(out, at + 1, np.uint64(uuid))
 
 
 @kernel()
@@ -197,7 +197,7 @@ def _describe(row, at, out, stat, columns, arguments, iids, listed):
     name, shown, flow = columns
     store(out, at, np.uint8(0x50))
     iid, stat[NAMES] = _intern(iids[0], listed[0], stat[NAMES], np.int64(name[row]))
-    at = put_varint(out, at + 1, iid)
+    at = put_varint(out, at + 1, np.uint64(iid))
     bits = np.int64(shown[row])
     for k in range(arguments.shape[0]):
         if bits >> k & 1:
@@ -209,7 +209,7 @@ def _describe(row, at, out, stat, columns, arguments, iids, listed):
             elif how == TEXT:
                 key = np.int64(load(arguments[k, 3], row))
                 iid, stat[TEXTS] = _intern(iids[1], listed[1], stat[TEXTS], key)
-                end = put_varint(out, end, iid)
+                end = put_varint(out, end, np.uint64(iid))
             store(out, at + 1, np.uint8(end - at - 2))
             at = end
     if flow[row] != 0:
@@ -353,7 +353,7 @@ def encode_counters(uuid, t, value, out):
         at = _head(out, at, t[i], sequence, _COUNTER)
         event = at - 4
         store(out, at, np.uint8(0x58))
-        at = put_varint(out, at + 1, uuid[i])
+        at = put_varint(out, at + 1, np.uint64(uuid[i]))
         store(out, at, np.uint16(0x02E1))
         store(out, at + 2, bits[i])
         at += 10
@@ -385,5 +385,5 @@ def encode_values(t, value, base, sequence, out):
         event = at - 4
         now = t[i]
         store(out, at, np.uint16(0x01F0))
-        at = _close(out, start, event, put_varint(out, at + 2, value[i]))
+        at = _close(out, start, event, put_varint(out, at + 2, np.uint64(value[i])))
     return at

@@ -49,8 +49,7 @@ def load(typing_context, address, index):
 
 @kernel()
 def put_varint(out, at, value):
-    """Write a varint and return the place behind it; numbers below 2**28 take no branch."""
-    value = np.uint64(value)
+    """Write a varint, u8, and return the place behind it; below 2**28 it takes no branch."""
     if value < np.uint64(1 << 28):
         more = (
             np.int64(value >= np.uint64(1 << 7))
