@@ -15,6 +15,7 @@ from sigmatrace.export.kernels.wire import SLACK_BYTES
 from sigmatrace.export.perfetto_targets import silent_targets
 from sigmatrace.export.perfetto_tracks import Track, Tracks
 from sigmatrace.partition import Partition, Run
+from sigmatrace.schema import TIMELINE_BINS
 from sigmatrace.trace_format import MarkKind, Op, layer_text
 
 INGRESS = (Op.RECV, Op.GET)
@@ -25,7 +26,6 @@ DIRECTIONS = ("egress", "ingress")
 AMOUNT = np.dtype([("stream", "i8"), ("begin_ns", "i8"), ("size_bytes", "f8")])
 """Bytes of a queue pair and direction (``2 * queue pair + direction``) from a time on, in a bin."""
 
-_BINS = 2048
 _BIN_SHIFT_MIN = 10
 
 
@@ -115,16 +115,16 @@ def amounts_of(part: Partition, tracks: Tracks) -> np.ndarray:
         return np.empty(0, AMOUNT)
     t_ns = part.column("ops", "t_ns")[mine]
     shift = _BIN_SHIFT_MIN
-    while (int(t_ns.max()) >> shift) - (int(t_ns.min()) >> shift) >= _BINS:
+    while (int(t_ns.max()) >> shift) - (int(t_ns.min()) >> shift) >= TIMELINE_BINS:
         shift += 1
     streams, place = np.unique(stream, return_inverse=True)
     first = int(t_ns.min()) >> shift
-    cell = place * _BINS + ((t_ns >> shift) - first)
+    cell = place * TIMELINE_BINS + ((t_ns >> shift) - first)
     size_bytes = np.bincount(cell, part.column("ops", "size_bytes")[mine].astype(np.float64))
     used = np.flatnonzero(size_bytes)
     amounts = np.empty(used.size, AMOUNT)
-    amounts["stream"] = streams[used // _BINS]
-    amounts["begin_ns"] = (used % _BINS + first) << shift
+    amounts["stream"] = streams[used // TIMELINE_BINS]
+    amounts["begin_ns"] = (used % TIMELINE_BINS + first) << shift
     amounts["size_bytes"] = size_bytes[used]
     return amounts
 
