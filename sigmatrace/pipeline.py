@@ -104,7 +104,7 @@ def index(
     name = f"index-{uuid.uuid4().hex}"
     graph: Graph = {(name, at): (index_file, path) for at, path in enumerate(paths)}
     counted = list(graph)
-    graph[name, "all"] = (_listed, counted)
+    graph[name, "all"] = (list, counted)
     with Progress("index", len(paths), progress) as shown:
         files = cluster.compute(graph, (name, "all"), counted, shown)
     if not any(file.whole_bytes for file in files):
@@ -251,14 +251,10 @@ def _compute(
     work: Work, indexed: Indexed, cluster: Cluster, what: str, progress: TextIO | None
 ) -> Outcome:
     shared = Shared(work, work.staging)
-    graph, key, counted = graph_of(shared, work, indexed.partitions)
+    graph, key, counted = graph_of(shared, indexed.partitions)
     steps = (*(s for s, _ in work.stages), *work.summed, *work.exchanges, *work.exporters)
     modules = sorted({type(one).__module__ for one in steps})
     with work.sink, Progress(what, len(counted), progress) as shown:
         outcome: Outcome = cluster.compute(graph, key, counted, shown, modules)
         work.sink.finish(len(counted))
     return outcome
-
-
-def _listed(results: list[Any]) -> list[Any]:
-    return results

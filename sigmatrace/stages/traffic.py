@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from sigmatrace.errors import PipelineError
 from sigmatrace.partition import Partition, Run
-from sigmatrace.schema import STAGE_TABLES, TIMELINE_BINS, TIMELINE_CELLS, Columns
+from sigmatrace.schema import STAGE_TABLES, TIMELINE_CELLS, Columns
 from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.stages.sums import LIMB, LOW, Sums, add_sums, column_sums, sums_of
 from sigmatrace.stages.traffic_sums import BIN_SHIFT_MIN, bin_shift, sum_operations
