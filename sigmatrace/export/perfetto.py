@@ -32,8 +32,8 @@ from sigmatrace.export.base import Exported, Exporter, Piece, places
 from sigmatrace.export.perfetto_activity import activity_counters
 from sigmatrace.export.perfetto_budget import MB, Plan, plan
 from sigmatrace.export.perfetto_calls import completions, operations
-from sigmatrace.export.perfetto_choice import TABLES, Choice, Chosen
-from sigmatrace.export.perfetto_chosen import arrows_equation, left_out
+from sigmatrace.export.perfetto_choice import Choice
+from sigmatrace.export.perfetto_chosen import TABLES, Chosen
 from sigmatrace.export.perfetto_counters import (
     Counters,
     amounts_of,
@@ -49,6 +49,7 @@ from sigmatrace.export.perfetto_gpu import (
     doorbell_rows,
     kernel_rows,
 )
+from sigmatrace.export.perfetto_left_out import arrows_equation, left_out
 from sigmatrace.export.perfetto_marks import MARK, mark_texts, marks_of, regions
 from sigmatrace.export.perfetto_objects import OBJECT_COLUMNS
 from sigmatrace.export.perfetto_posts import by_peer_rows, post_rows, targets_not_known
@@ -91,7 +92,7 @@ class PerfettoExporter(Exporter):
     pairs that the index does not have), ``cqe_left_out``, ``doorbell_left_out`` and
     ``kernel_left_out`` (objects that it does not have); ``wqe_left_out`` (raw slots are not shown);
     In a choice: ``not_chosen``, records; ``flow_ends_left_out`` and ``one_sided_targets_known``
-    (``perfetto_chosen``); ``regions_left_out``; ``mark_left_out``, of processes that a file does
+    (``perfetto_left_out``); ``regions_left_out``; ``mark_left_out``, of processes that a file does
     not have; ``depths_thinned``, values of counters. In a window of a run: ``activity_counters``
     (of the index) and ``regions_from_before``, stray ends whose region is shown from the window's
     begin on.

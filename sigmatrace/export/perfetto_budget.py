@@ -12,7 +12,7 @@ from typing import cast
 
 import numpy as np
 
-from sigmatrace.export.perfetto_choice import Chosen
+from sigmatrace.export.perfetto_chosen import Chosen
 from sigmatrace.export.perfetto_tracks import Tracks
 from sigmatrace.partition import Run
 from sigmatrace.schema import TIMELINE_BINS, TIMELINE_CELLS

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from sigmatrace.errors import ConfigError
 from sigmatrace.export.base import Exported, Exporter, Piece
-from sigmatrace.export.perfetto_choice import Chosen, Mask
+from sigmatrace.export.perfetto_chosen import Chosen, Mask
 from sigmatrace.export.perfetto_tracks import Tracks
 from sigmatrace.partition import Partition, Run
 from sigmatrace.window import EVER_NS, Window, text_of

@@ -9,7 +9,8 @@ import pytest
 
 from sigmatrace.errors import ConfigError
 from sigmatrace.export.perfetto_budget import MB, cumulated, plan
-from sigmatrace.export.perfetto_choice import Choice, Chosen, overlaps
+from sigmatrace.export.perfetto_choice import Choice
+from sigmatrace.export.perfetto_chosen import Chosen, overlaps
 from sigmatrace.export.perfetto_queues import thin
 from sigmatrace.export.perfetto_tracks import Tracks
 from sigmatrace.schema import STAGE_TABLES, TIMELINE_BINS, TIMELINE_CELLS
