@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import cast
 
 import numpy as np
 
@@ -102,8 +101,8 @@ def plan(
         tracks: Those of the run.
         is_part: Other files show the rest.
     """
-    base_ns = int(str(run.facts["base_ns"]))
-    first, last = cast("tuple[int, int]", run.facts.get("window_ns", (-EVER_NS, EVER_NS)))
+    base_ns = run.fact_ns("base_ns")
+    first, last = run.window_ns or (-EVER_NS, EVER_NS)
     asked_end_ns = min(chosen.end_ns, last)
     cost = _Cost.of(run, tracks, chosen, max(chosen.begin_ns, first))
     asked = cost.before(asked_end_ns) if asked_end_ns > chosen.begin_ns else 0.0

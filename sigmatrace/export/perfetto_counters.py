@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 
@@ -27,11 +26,6 @@ AMOUNT = np.dtype([("stream", "i8"), ("begin_ns", "i8"), ("size_bytes", "f8")])
 """Bytes of a queue pair and direction (``2 * queue pair + direction``) from a time on, in a bin."""
 
 _BIN_SHIFT_MIN = 10
-
-
-def fact_ns(run: Run, name: str) -> int:
-    """Return a fact of the run that is a time in ns."""
-    return int(cast(int, run.facts[name]))
 
 
 @dataclass
@@ -143,7 +137,7 @@ def object_counters(
         pieces: ``AMOUNT`` rows.
         uuid: Number of the first counter.
     """
-    begin_ns, bin_ns = fact_ns(run, "timeline_ns"), fact_ns(run, "bin_ns")
+    begin_ns, bin_ns = run.fact_ns("timeline_ns"), run.fact_ns("bin_ns")
     found = [
         _sums(amounts["stream"] << 32 | (amounts["begin_ns"] - begin_ns) // bin_ns, amounts)
         for amounts in pieces
@@ -205,7 +199,7 @@ def _rates(
         described: From a stream to the name of its counter, and the track that it stands below.
         uuid: Number of the first counter.
     """
-    begin_ns, bin_ns = fact_ns(run, "timeline_ns"), fact_ns(run, "bin_ns")
+    begin_ns, bin_ns = run.fact_ns("timeline_ns"), run.fact_ns("bin_ns")
     streams, which = np.unique(stream, return_inverse=True)
     places, place = np.unique(which << 32 | bins, return_inverse=True)
     rate = np.bincount(place, size_bytes, places.size) * 1e9 / bin_ns
@@ -216,7 +210,7 @@ def _rates(
     at = at[order]
     t_ns = begin_ns + (at & 0xFFFFFFFF) * bin_ns
     # The run begins inside its first bin; the trace's zero is not to be moved by that.
-    base_ns = fact_ns(run, "base_ns")
+    base_ns = run.fact_ns("base_ns")
     t_ns[(t_ns < base_ns) & (t_ns + bin_ns > base_ns)] = base_ns
     names = [described(number) for number in streams.tolist()]
     tracks = b"".join(
