@@ -172,8 +172,8 @@ def job_arguments(
 ) -> dict[str, Any]:
     """Return the arguments of dask-jobqueue's class that say what a job is.
 
-    What the options mean, ``config_batch.BatchConfig`` and its subclasses say; ``same`` are those that
-    have the same name in dask-jobqueue.
+    What the options mean, ``config_batch.BatchConfig`` and its subclasses say; ``same`` are those
+    that have the same name in dask-jobqueue.
     """
     system = SYSTEMS[kind]
     passed = [
