@@ -3,7 +3,7 @@
 Times are CPU of one thread, medians of interleaved repeats; rates are bytes of raw records. What
 is read from packed files is compared with what is read from raw ones.
 
-    python benchmarks/pack_cost.py --ranks 16 --events 2000000 --mode simple --repeat 5
+    python -m benchmarks pack_cost --ranks 16 --events 2000000 --mode simple --repeat 5
 """
 
 from __future__ import annotations

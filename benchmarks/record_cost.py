@@ -1,6 +1,6 @@
 """What recording one event costs, beside LTTng-UST with the same payload.
 
-usage: python benchmarks/record_cost.py [--rounds N] [--repeats N] [--out FOLDER]
+usage: python -m benchmarks record_cost [--rounds N] [--repeats N] [--out FOLDER]
 
 Batches of all ways take turns, in several processes that take turns too. "wall" is what the
 program waits, "thread" the processor time of the thread that records, "process" that of the whole

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks import measure
 from benchmarks.measure import Cost
@@ -38,17 +39,17 @@ class Synthetic:
         return self.counts["events"]
 
 
-def synthetic(folder: Path, ranks: int, events: int, repeats: int = 1) -> Synthetic:
-    """Generate a run, in a process of its own."""
-    counts = measure.apart(_generate, folder, ranks, events, repeats)
+def synthetic(folder: Path, ranks: int, events: int, **shape: Any) -> Synthetic:
+    """Generate a run, in a process of its own; ``shape``: further attributes of ``Shape``."""
+    counts = measure.apart(_generate, folder, {"ranks": ranks, "events": events, **shape})
     size = sum(path.stat().st_size for path in folder.iterdir())
     return Synthetic(folder, counts, size)
 
 
-def _generate(folder: Path, ranks: int, events: int, repeats: int) -> dict[str, int]:
+def _generate(folder: Path, shape: Mapping[str, Any]) -> dict[str, int]:
     from sigmatrace.testing.synthetic import generate
 
-    truth = generate(folder, ranks=ranks, events=events, repeats=repeats)
+    truth = generate(folder, **shape)
     return {
         "events": truth.operations,
         "matched": int(truth.pairs["matched"].sum()),

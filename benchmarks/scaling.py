@@ -20,6 +20,7 @@ from typing import Any
 import cloudpickle
 
 from benchmarks.machine import describe
+from benchmarks.steps import Steps
 from sigmatrace import api, passes
 from sigmatrace.capture.index import find_rank_files, index_file
 from sigmatrace.capture.merge import merge
@@ -50,29 +51,16 @@ def main() -> None:
         print(f"{name:34}" + "".join(f"{row[name]:>12.6g}" for row in rows))
 
 
-class Stopwatch:
-    """CPU seconds by what was done."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def __call__(self, what: str) -> Iterator[None]:
-        start = time.process_time()
-        yield
-        self.seconds[what] = time.process_time() - start
-
-
 def measure(folder: Path, ranks: int, events: int) -> dict[str, float]:
     """Return everything that is known of one run, sizes in bytes and durations in CPU seconds."""
     run = folder / "run"
     generate(run, ranks=ranks, events=events, mode="simple", chunk_records=CHUNK_RECORDS)
-    took = Stopwatch()
+    took = Steps()
     paths = find_rank_files(run)
     index_file(paths[0])  # compiled kernels are loaded
-    with took("index"):
+    with took.step("index"):
         files = [index_file(path) for path in paths]
-    with took("merge"):
+    with took.step("merge"):
         made, bases = merge(files)
     specs = plan(files, bases, PARTITION_BYTES)
     channels, chunks = made.tables["channels"].num_rows, sum(len(one.chunks) for one in files)
@@ -89,8 +77,8 @@ def measure(folder: Path, ranks: int, events: int) -> dict[str, float]:
         "partitions": len(specs),
         "index: bytes a file": size(files) / ranks,
         "index: bytes a channel": size(files) / channels,
-        "index: CPU us a channel": took.seconds["index"] / channels * 1e6,
-        "merge: CPU us a channel": took.seconds["merge"] / channels * 1e6,
+        "index: CPU us a channel": took.ns["index"] / channels / 1e3,
+        "merge: CPU us a channel": took.ns["merge"] / channels / 1e3,
         "run tables: bytes a channel": sum(one.nbytes for one in made.tables.values()) / channels,
         "partition: bytes of its spec": size(specs) / len(specs),
         "graph: tasks a partition": sizes.tasks / max(sizes.parts, 1),

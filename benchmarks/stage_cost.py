@@ -3,68 +3,31 @@
 Steps are timed by their thread's own clock, inside a whole run of the pipeline; so what several
 threads cost each other (caches, fresh pages) is in the numbers of ``--workers 2``.
 
-    python benchmarks/stage_cost.py --ranks 128 --events 50000000 --workers 1
-    python benchmarks/stage_cost.py --run RUN --workers 2 --repeat 3 partition_mb=8
+    python -m benchmarks stage_cost --ranks 128 --events 50000000 --workers 1
+    python -m benchmarks stage_cost --run RUN --workers 2 --repeat 3 partition_mb=8
 """
 
 from __future__ import annotations
 
 import argparse
-import resource
 import statistics
 import tempfile
-import threading
 import time
-from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-METHODS = ("survey", "apply", "summarize", "combine", "resolve")
-
-
-class Costs:
-    """CPU time by step; what a step calls that is timed itself is not the step's."""
-
-    def __init__(self) -> None:
-        self.ns: Counter[str] = Counter()
-        self._here = threading.local()
-        self._lock = threading.Lock()
-
-    def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function, timed under a name."""
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            outer = getattr(self._here, "inner", 0)
-            self._here.inner = 0
-            start = time.thread_time_ns()
-            try:
-                return function(*args, **kwargs)
-            finally:
-                spent = time.thread_time_ns() - start
-                with self._lock:
-                    self.ns[name] += spent - self._here.inner
-                self._here.inner = outer + spent
-
-        return call
-
-    def watch(self, owner: Any, attribute: str, name: str) -> None:
-        """Time a function where it is looked up."""
-        setattr(owner, attribute, self.timed(name, getattr(owner, attribute)))
+from benchmarks import runs
+from benchmarks.steps import Steps
 
 
-def watch_all(costs: Costs) -> None:
-    """Time what reads; stages and exporters are timed when they are made."""
-    from sigmatrace import passes, pipeline
+def watch_reading(steps: Steps) -> None:
+    """Take the times of reading, and of what it consists of."""
+    from sigmatrace import passes
     from sigmatrace.capture import columns, items, read
 
-    costs.watch(pipeline, "index_file", "index of files")
-    costs.watch(pipeline, "merge", "index, merged")
-    costs.watch(pipeline, "plan", "partitions")
-    costs.watch(passes, "read", "read: the rest")
-    costs.watch(read, "_fetch", "read: copy from the page cache")
-    costs.watch(items, "is_intact", "read: checksum")
-    costs.watch(columns.EventTable, "add", "read: into columns")
+    steps.watch(passes, "read", "read: the rest")
+    steps.watch(read, "_fetch", "read: copy from the page cache")
+    steps.watch(items, "is_intact", "read: checksum")
+    steps.watch(columns.EventTable, "add", "read: into columns")
 
 
 def main() -> None:
@@ -81,10 +44,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="sigmatrace-cost-") as name:
         folder = options.run
         if folder is None:
-            from sigmatrace.testing.synthetic import generate
-
             folder = Path(name) / "run"
-            generate(folder, ranks=options.ranks, events=options.events, mode=options.mode)
+            runs.synthetic(folder, options.ranks, options.events, mode=options.mode)
         measure(folder, Path(name), options)
 
 
@@ -99,28 +60,18 @@ def measure(folder: Path, scratch: Path, options: argparse.Namespace) -> None:
         *options.overrides,
     ]
     settings = compose(words)
-    costs, plan = Costs(), api.plan
-
-    def planned(given: Any) -> Any:
-        chosen = plan(given)
-        for stage in chosen.stages:
-            for method in METHODS:
-                costs.watch(stage, method, f"{stage.name}: {method}")
-        for exporter in chosen.exporters:
-            costs.watch(exporter, "write", f"{exporter.name}: write")
-            costs.watch(exporter, "finish", f"{exporter.name}: finish")
-        return chosen
-
-    setattr(api, "plan", planned)  # noqa: B010
-    watch_all(costs)
+    steps = Steps()
+    steps.watch_index()
+    steps.watch_chosen(settings)
+    watch_reading(steps)
     samples = []
     for _ in range(options.repeat + 1):
-        costs.ns.clear()
+        steps.ns.clear()
         cpu, wall = time.process_time_ns(), time.perf_counter_ns()
         result = api.execute(settings)
-        costs.ns["all"] = time.process_time_ns() - cpu
-        costs.ns["wall"] = time.perf_counter_ns() - wall
-        samples.append(dict(costs.ns))
+        steps.ns["all"] = time.process_time_ns() - cpu
+        steps.ns["wall"] = time.perf_counter_ns() - wall
+        samples.append(dict(steps.ns))
     records = result.ledger["records"]
     events = sum(count["read"] for count in records.values())
     report(samples[1:], events)
@@ -137,8 +88,7 @@ def report(samples: list[dict[str, int]], events: int) -> None:
     for name, ns in sorted(steps.items(), key=lambda step: -step[1]):
         if ns >= 0.005:
             print(f"{ns:8.2f}  {name}")
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"{whole:8.2f}  all; {wall:.2f} ns of wall time; peak {peak:.0f} MB")
+    print(f"{whole:8.2f}  all; {wall:.2f} ns of wall time")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ what it says of 2,000 M operations is printed as what it is: extrapolated.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import shutil
 import statistics
 import sys
@@ -30,7 +29,7 @@ DISK_BYTES = 64
 """Of an operation: its record, and at most as much again as Parquet or packed."""
 WORKSPACE = Path(__file__).parents[1] / "build" / "table1"
 PAPER_MILLIONS = (43, 305, 2000)
-PACK = "import sys; from sigmatrace.capture.pack import main; sys.exit(main())"
+PACK = (sys.executable, "-m", "sigmatrace.capture.pack")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -64,8 +63,8 @@ class Row:
         generate_s: Time to write it.
         full: Traffic, matrix, Parquet, and Perfetto of the window.
         traffic: Traffic and matrix as JSON alone.
-        sizes: Bytes of each file of the full output.
-        pack: Packing; None where there is no ``sigmatrace-pack``.
+        parquet_bytes: Of the Parquet files of the full output.
+        pack: Packing.
         packed_bytes: Of the packed run.
     """
 
@@ -74,7 +73,7 @@ class Row:
     full: Cost
     traffic: Cost
     parquet_bytes: int
-    pack: Cost | None
+    pack: Cost
     packed_bytes: int
 
     @classmethod
@@ -82,7 +81,7 @@ class Row:
         """Generate, measure and remove a run."""
         start = time.perf_counter()
         repeats = max(1, round(events / SLAB))
-        run = runs.synthetic(folder / "run", options.ranks, events, repeats)
+        run = runs.synthetic(folder / "run", options.ranks, events, repeats=repeats)
         generate_s = time.perf_counter() - start
         chosen = ("export=[json,matrix,parquet]",)
         if options.window:
@@ -101,14 +100,11 @@ class Row:
         return f"{self.run.events / 1e6:.4g} M"
 
 
-def packed(run: runs.Synthetic, out: Path) -> tuple[Cost | None, int]:
+def packed(run: runs.Synthetic, out: Path) -> tuple[Cost, int]:
     """Pack a run, and see that it is read directly; return the cost and the bytes."""
-    if importlib.util.find_spec("sigmatrace.capture.pack") is None:
-        return None, 0
-    pack = [sys.executable, "-c", PACK]
     tiny = runs.synthetic(out.parent / "tiny", ranks=2, events=4).folder
-    measure.run([*pack, str(tiny), "-o", str(out.parent / "tiny-packed")])  # compiles kernels
-    cost = measure.run([*pack, str(run.folder), "-o", str(out)])
+    measure.run([*PACK, str(tiny), "-o", str(out.parent / "tiny-packed")])  # compiles kernels
+    cost = measure.run([*PACK, str(run.folder), "-o", str(out)])
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     runs.pipeline(runs.Synthetic(out, run.counts, size), out.parent / "again", "export=json")()
     shutil.rmtree(out)
@@ -119,16 +115,14 @@ def report(rows: Sequence[Row], options: argparse.Namespace) -> str:
     """Return what was measured."""
     lines = []
     for row in rows:
-        events, packing = row.run.events, "no sigmatrace-pack here"
-        if row.pack:
-            packing = f"{row.packed_bytes / events:.2f}"
+        events = row.run.events
         lines.append(
             (
                 row.name,
                 f"{row.generate_s:.0f}",
                 f"{row.run.size_bytes / 1e9:.1f}",
                 f"{row.run.size_bytes / events:.2f}",
-                packing,
+                f"{row.packed_bytes / events:.2f}",
                 f"{row.full.wall_s:.1f}",
                 f"{events / row.full.wall_s / 1e6:.2f}",
                 f"{row.full.cpu_s / events * 1e9:.0f}",
@@ -151,16 +145,14 @@ def report(rows: Sequence[Row], options: argparse.Namespace) -> str:
 def goals(row: Row) -> list[Goal]:
     """Return the goals of a run."""
     events = row.run.events
-    found = [
+    rate = row.run.size_bytes / row.pack.cpu_s / 1e9
+    return [
         Goal("peak memory of all processes", row.full.peak_mb, 1024**3 / 1e6, None, "MB"),
         Goal("raw", row.run.size_bytes / events, 40, None, "B/event"),
         Goal("traffic", events / row.traffic.wall_s / 1e6, 30, 50, "M events/s", more=True),
+        Goal("packed", row.packed_bytes / events, 8, None, "B/event"),
+        Goal("packing", rate, 0.4, None, "GB/s a core", more=True),
     ]
-    if row.pack:
-        rate = row.run.size_bytes / row.pack.cpu_s / 1e9
-        found.append(Goal("packed", row.packed_bytes / events, 8, None, "B/event"))
-        found.append(Goal("packing", rate, 0.4, None, "GB/s a core", more=True))
-    return found
 
 
 def extrapolated(rows: Sequence[Row]) -> str:

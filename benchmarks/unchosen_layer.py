@@ -1,6 +1,6 @@
 """A layer that is not chosen: are the program's calls the library's own, as without tracing?
 
-usage: python benchmarks/unchosen_layer.py [--rounds N]
+usage: python -m benchmarks unchosen_layer [--rounds N]
 
 Compares where each function leads, and times a call of libfabric, in processes that take turns.
 """

@@ -1,6 +1,6 @@
 """What the verbs shim adds to a request, a completion and an empty poll, beside LTTng-UST.
 
-usage: python benchmarks/verbs_cost.py [--rounds N] [--repeats N] [--out FOLDER]
+usage: python -m benchmarks verbs_cost [--rounds N] [--repeats N] [--out FOLDER]
 
 The program posts to and polls a libibverbs that does nothing, with and without the shim, in
 processes that take turns; the difference is the shim's. "wall" is what the program waits, "thread"

@@ -2,29 +2,28 @@
 
 Each run is generated, correlated in a process of its own, checked against its truth, and removed.
 
-    python benchmarks/width.py --files 512 1024 2048 4096 --events 10000
-    python benchmarks/width.py --files --all 128 256 512 1024 --export json
+    python -m benchmarks width --files 512 1024 2048 4096 --events 10000
+    python -m benchmarks width --files --all 128 256 512 1024 --export json
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks import measure, runs
+from benchmarks.steps import Steps
+
 EVENTS_OF_A_CHANNEL = 4
 """Operations in all-to-all runs, sends and receives, per ordered pair of ranks."""
-STEPS = ("index_file", "merge", "plan", "account")
-METHODS = ("survey", "apply", "summarize", "combine", "resolve", "write", "finish")
+LEAST_NS = 10**8
+"""Of a step that is printed."""
 
 
 def main() -> None:
@@ -37,7 +36,7 @@ def main() -> None:
     parser.add_argument("--measure", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
-        print(json.dumps(measure(*options.measure)))
+        print(json.dumps(inside(*options.measure)))
         return
     shapes: list[dict[str, Any]] = [
         {"ranks": n, "events": n * options.events} for n in options.files
@@ -53,48 +52,35 @@ def main() -> None:
 
 def one(shape: dict[str, Any], export: str, folder: Path) -> None:
     """Generate a run, measure it, check it, and print its lines."""
-    from sigmatrace.testing.synthetic import generate
-    from sigmatrace.testing.synthetic_draw import Shape
-
-    truth = generate(folder / "run", Shape(hosts=16, **shape))
-    command = [sys.executable, __file__, "--measure", str(folder / "run"), str(folder / "out")]
-    done = subprocess.run([*command, export], check=True, stdout=subprocess.PIPE, text=True)
-    found = json.loads(done.stdout.splitlines()[-1])
+    run = runs.synthetic(folder / "run", hosts=16, **shape)
+    command = [sys.executable, "-m", "benchmarks.width", "--measure"]
+    cost = measure.run([*command, str(run.folder), str(folder / "out"), export])
+    found = json.loads(cost.output.splitlines()[-1])
     ledger = json.loads((folder / "out" / "ledger.json").read_text())
     assert ledger["balanced"]
-    assert ledger["stages"]["match"]["sends_matched"] == int(truth.pairs["matched"].sum())
+    measure.agree("sigmatrace", runs.counts(ledger), run.counts)
     channels = ledger["stages"]["topology"]["channels"]
     print(
-        f"{shape['ranks']} files, {truth.operations} operations, {channels} channels, {export}: "
+        f"{shape['ranks']} files, {run.events} operations, {channels} channels, {export}: "
         f"{found['wall']:.1f} s, CPU {found['cpu']:.1f} s "
-        f"({found['cpu'] / truth.operations * 1e9:.0f} ns an operation), "
-        f"peak {found['peak_mb']:.0f} MB; {found['tasks']} tasks"
+        f"({found['cpu'] / run.events * 1e9:.0f} ns an operation), "
+        f"peak {cost.peak_mb:.0f} MB; {found['tasks']} tasks"
     )
-    for name, seconds in sorted(found["steps"].items(), key=lambda step: -step[1]):
-        if seconds >= 0.1:
-            print(f"    {name:24} {seconds:7.2f} s")
+    for name, ns in sorted(found["steps"].items(), key=lambda step: -step[1]):
+        if ns >= LEAST_NS:
+            print(f"    {name:24} {ns / 1e9:7.2f} s")
 
 
-def measure(run: str, out: str, export: str) -> dict[str, Any]:
-    """Run the pipeline in this process; return CPU seconds by step, and the peak memory."""
-    import resource
-
+def inside(run: str, out: str, export: str) -> dict[str, Any]:
+    """Run the pipeline in this process; return seconds, tasks, and CPU time in ns by step."""
     from sigmatrace import api, passes, pipeline
-    from sigmatrace.capture.read import read
 
-    steps: dict[str, float] = defaultdict(float)
-    tasks: list[int] = []
     settings = api.compose([f"run={run}", f"out={out}", f"export=[{export}]", "cluster.workers=2"])
-    chosen = api.plan(settings)
-    setattr(passes, "read", counted(read, "read", steps))  # noqa: B010
-    for name in STEPS:
-        setattr(pipeline, name, counted(getattr(pipeline, name), name, steps))
-    kinds: set[Any] = {type(step) for step in (*chosen.stages, *chosen.exporters)}
-    for kind in kinds:
-        for method in METHODS:
-            if method in vars(kind):  # of its own: a stage is asked which it has
-                label = f"{kind.name}.{method}"
-                setattr(kind, method, counted(getattr(kind, method), label, steps))
+    steps = Steps()
+    steps.watch_index()
+    steps.watch(passes, "read", "read")
+    steps.watch_chosen(settings)
+    tasks: list[int] = []
     made = passes.graph_of
 
     def graph(*arguments: Any) -> Any:
@@ -108,26 +94,9 @@ def measure(run: str, out: str, export: str) -> dict[str, Any]:
     return {
         "wall": time.perf_counter() - wall,
         "cpu": time.process_time() - cpu,
-        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "tasks": sum(tasks),
-        "steps": steps,
+        "steps": steps.ns,
     }
-
-
-def counted(
-    function: Callable[..., Any], label: str, steps: dict[str, float]
-) -> Callable[..., Any]:
-    """Return a function that adds the CPU time of its thread to a step's."""
-
-    @functools.wraps(function)
-    def timed(*arguments: Any, **named: Any) -> Any:
-        begin = time.thread_time()
-        try:
-            return function(*arguments, **named)
-        finally:
-            steps[label] += time.thread_time() - begin
-
-    return timed
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ def main() -> int:
 
         print(version_text())
         return 0
-    gc.disable()  # what imports make stays; the command line enables it when work begins
+    gc.disable()  # what imports make stays; the first job enables it
     from sigmatrace import cli
 
     _leave(cli.main(words))

@@ -88,8 +88,9 @@ class _Job:
             from sigmatrace import api
 
             settings = config.check(composed)
-            gc.freeze()  # what was imported stays, and need not be searched for garbage
-            gc.enable()
+            if not gc.isenabled():  # as __main__ left it: the first job of this process
+                gc.freeze()  # what was imported stays, and need not be searched for garbage
+                gc.enable()
             if settings.plan:
                 print(api.plan(settings).text())
             else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,19 @@ class Run:
     def column(self, table: str, name: str) -> np.ndarray:
         """Return a column as a numpy array."""
         return column(self.tables[table], name)
+
+    def fact_ns(self, name: str) -> int:
+        """Return a fact that is a time, or a duration, in ns.
+
+        Raises:
+            KeyError: The run has no such fact.
+        """
+        return int(cast(int, self.facts[name]))
+
+    @property
+    def window_ns(self) -> tuple[int, int] | None:
+        """Unix ns of begin and end of what was read; None: everything was."""
+        return cast("tuple[int, int] | None", self.facts.get("window_ns"))
 
     def with_results(self, tables: Tables, facts: Mapping[str, object] | None = None) -> Run:
         """Return a run that holds these tables and facts too."""

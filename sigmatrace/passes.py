@@ -63,14 +63,12 @@ class Outcome:
     splits: tuple[Mapping[int, pa.Table], ...] = field(default=(), repr=False)
 
 
-def graph_of(
-    shared: Shared, work: Work, partitions: Sequence[PartitionSpec]
-) -> tuple[Graph, Key, list[Key]]:
+def graph_of(shared: Shared, partitions: Sequence[PartitionSpec]) -> tuple[Graph, Key, list[Key]]:
     """Return the graph of a pass, the key of its result, and the keys of its partitions.
 
     Without partitions one empty partition stands in, so that summaries are of the right kind.
     """
-    unique = uuid.uuid4().hex
+    unique, work = uuid.uuid4().hex, shared.value
     specs = partitions or [PartitionSpec(0, (), 0)]
     graph: Graph = {}
     parts: list[Key] = []

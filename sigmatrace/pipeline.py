@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, TextIO
 
 import pyarrow as pa
 
@@ -104,7 +104,7 @@ def index(
     name = f"index-{uuid.uuid4().hex}"
     graph: Graph = {(name, at): (index_file, path) for at, path in enumerate(paths)}
     counted = list(graph)
-    graph[name, "all"] = (_listed, counted)
+    graph[name, "all"] = (list, counted)
     with Progress("index", len(paths), progress) as shown:
         files = cluster.compute(graph, (name, "all"), counted, shown)
     if not any(file.whole_bytes for file in files):
@@ -128,7 +128,7 @@ def _cut(
 ) -> tuple[Run, list[Cut]]:
     """Return the run with the fact ``window_ns`` (begin, end), and its window by process."""
     clocks = Clock().survey(run)
-    begin_ns, end_ns = window.at(int(str(clocks.facts["base_ns"])))
+    begin_ns, end_ns = window.at(run.with_results({}, clocks.facts).fact_ns("base_ns"))
     low, high = (ticks_at(clocks, t_ns).tolist() for t_ns in (begin_ns, end_ns))
     cuts = [Cut.of(files[base.index], low[base.proc], high[base.proc]) for base in bases]
     return run.with_results({}, {"window_ns": (begin_ns, end_ns)}), cuts
@@ -190,7 +190,7 @@ def correlate(
 
 def _window(indexed: Indexed) -> dict[str, int]:
     """Return what the account says of a window."""
-    window = cast("tuple[int, int] | None", indexed.run.facts.get("window_ns"))
+    window = indexed.run.window_ns
     if window is None:
         return {}
     return {
@@ -251,14 +251,10 @@ def _compute(
     work: Work, indexed: Indexed, cluster: Cluster, what: str, progress: TextIO | None
 ) -> Outcome:
     shared = Shared(work, work.staging)
-    graph, key, counted = graph_of(shared, work, indexed.partitions)
+    graph, key, counted = graph_of(shared, indexed.partitions)
     steps = (*(s for s, _ in work.stages), *work.summed, *work.exchanges, *work.exporters)
     modules = sorted({type(one).__module__ for one in steps})
     with work.sink, Progress(what, len(counted), progress) as shown:
         outcome: Outcome = cluster.compute(graph, key, counted, shown, modules)
         work.sink.finish(len(counted))
     return outcome
-
-
-def _listed(results: list[Any]) -> list[Any]:
-    return results

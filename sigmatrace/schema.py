@@ -209,6 +209,12 @@ class RegionFate(IntEnum):
     TARGET_UNKNOWN = 4
 
 
+TIMELINE_BINS = 2048
+"""The timeline has at most this many bins, and at least half of them on a long run of few ranks."""
+
+TIMELINE_CELLS = 1 << 20
+"""It has at most this many rows, or one bin: of thousands of ranks the bins are wider."""
+
 NO_REGION = 2**32 - 1
 """No region is known (column ``requests.region``)."""
 

@@ -89,7 +89,7 @@ def _window(run: Run, book: Mapping[str, Any]) -> Iterator[str]:
     outside, not_read = (
         sum(one[what] + one[f"{what}_open"] for one in records) for what in ("outside", "not_read")
     )
-    shown = text_of(window["begin_ns"], window["end_ns"], int(str(run.facts["base_ns"])))
+    shown = text_of(window["begin_ns"], window["end_ns"], run.fact_ns("base_ns"))
     chunks = window["chunks_read"]
     total = counted(chunks + window["chunks_not_read"], "chunk")
     yield (

@@ -1,7 +1,8 @@
 """What a user would pick instead, given the same events, each as a whole process.
 
 Each tool gets its input in its own format (``inputs.py``), written beforehand and unmeasured, and
-must give the counts of the events that it can give; ``benchmarks/peers_speed.py`` compares them.
+must give the counts of the events that it can give; ``python -m benchmarks peers_speed`` compares
+them.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class Jobs(Remote):
         timeout_s: How long to wait for a worker while there is none, queueing included.
         tls: Speak TLS, with the certificates that Dask's configuration names.
         interface: Network interface of scheduler and workers; None is all of this machine.
-        options: As in ``config.BatchConfig`` and its subclasses.
+        options: As in ``config_batch.BatchConfig`` and its subclasses.
     """
 
     def __init__(
@@ -172,8 +172,8 @@ def job_arguments(
 ) -> dict[str, Any]:
     """Return the arguments of dask-jobqueue's class that say what a job is.
 
-    What the options mean, ``config.BatchConfig`` and its subclasses say; ``same`` are those that
-    have the same name in dask-jobqueue.
+    What the options mean, ``config_batch.BatchConfig`` and its subclasses say; ``same`` are those
+    that have the same name in dask-jobqueue.
     """
     system = SYSTEMS[kind]
     passed = [

@@ -42,7 +42,7 @@ class Remote(Cluster):
         raise NotImplementedError
 
     def look_after(self, workers: int) -> None:
-        """Do what keeps workers coming; called about once a second."""
+        """Do what keeps workers coming; called once a second, more often while there is none."""
 
     def gone(self) -> ClusterError:
         """Return what to say when the scheduler does not answer any more."""

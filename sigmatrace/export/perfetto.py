@@ -32,12 +32,11 @@ from sigmatrace.export.base import Exported, Exporter, Piece, places
 from sigmatrace.export.perfetto_activity import activity_counters
 from sigmatrace.export.perfetto_budget import MB, Plan, plan
 from sigmatrace.export.perfetto_calls import completions, operations
-from sigmatrace.export.perfetto_choice import TABLES, Choice, Chosen
-from sigmatrace.export.perfetto_chosen import arrows_equation, left_out
+from sigmatrace.export.perfetto_choice import Choice
+from sigmatrace.export.perfetto_chosen import TABLES, Chosen
 from sigmatrace.export.perfetto_counters import (
     Counters,
     amounts_of,
-    fact_ns,
     mark_counters,
     object_counters,
     traffic_counters,
@@ -49,6 +48,7 @@ from sigmatrace.export.perfetto_gpu import (
     doorbell_rows,
     kernel_rows,
 )
+from sigmatrace.export.perfetto_left_out import arrows_equation, left_out
 from sigmatrace.export.perfetto_marks import MARK, mark_texts, marks_of, regions
 from sigmatrace.export.perfetto_objects import OBJECT_COLUMNS
 from sigmatrace.export.perfetto_posts import by_peer_rows, post_rows, targets_not_known
@@ -91,7 +91,7 @@ class PerfettoExporter(Exporter):
     pairs that the index does not have), ``cqe_left_out``, ``doorbell_left_out`` and
     ``kernel_left_out`` (objects that it does not have); ``wqe_left_out`` (raw slots are not shown);
     In a choice: ``not_chosen``, records; ``flow_ends_left_out`` and ``one_sided_targets_known``
-    (``perfetto_chosen``); ``regions_left_out``; ``mark_left_out``, of processes that a file does
+    (``perfetto_left_out``); ``regions_left_out``; ``mark_left_out``, of processes that a file does
     not have; ``depths_thinned``, values of counters. In a window of a run: ``activity_counters``
     (of the index) and ``regions_from_before``, stray ends whose region is shown from the window's
     begin on.
@@ -187,7 +187,7 @@ class PerfettoExporter(Exporter):
 
     def prepared(self, run: Run) -> Exporter:
         """Choose what is shown as slices and instants: what was asked for, within the budget."""
-        tracks, base_ns = Tracks.of(run), fact_ns(run, "base_ns")
+        tracks, base_ns = Tracks.of(run), run.fact_ns("base_ns")
         chosen = Chosen.of(self._choice, tracks, base_ns)
         parts = {OUTPUT: chosen}
         if self._split is not None:
@@ -211,7 +211,7 @@ class PerfettoExporter(Exporter):
         shown = {name: chosen.only(part, name, tracks) for name in TABLES}
         reaching = chosen.reaching(part, tracks)
         name = f"perfetto-{self._output}-{part.number:06d}"
-        base_ns = fact_ns(run, "base_ns")
+        base_ns = run.fact_ns("base_ns")
         writer = PieceWriter(part.number, tracks, base_ns)
         records = {
             "op_records": writer.write(operations(shown["ops"], run, tracks)),
@@ -265,9 +265,9 @@ class PerfettoExporter(Exporter):
         counts["regions_left_out"] = every.track.size - rows.track.size
         counts["mark_left_out"] = all_marks.size - marks.size
         last = max((p.number for p in pieces), default=0) + 1
-        writer = PieceWriter(last, tracks, fact_ns(run, "base_ns"))
+        writer = PieceWriter(last, tracks, run.fact_ns("base_ns"))
         writer.write(rows)
-        absent = writer.write(absence_rows(run, tracks, fact_ns(run, "base_ns")))
+        absent = writer.write(absence_rows(run, tracks, run.fact_ns("base_ns")))
         summaries = [(kept["segments"], kept["borders"]) for kept in found]
         summaries.append(writer.summary())
         activity = activity_counters(run, tracks, tracks.free)
@@ -276,7 +276,7 @@ class PerfettoExporter(Exporter):
         counters = [activity, traffic, own, *object_counters(run, tracks, amounts, own.next_uuid)]
         queues = [staging / piece.files[1] for piece in pieces]
         window = chosen.begin_ns, chosen.end_ns
-        depths = Depths(queues, tracks, window, fact_ns(run, "bin_ns"), chosen.described)
+        depths = Depths(queues, tracks, window, run.fact_ns("bin_ns"), chosen.described)
         base_ns = _zero(run, summaries, counters)
         with (staging / self._output).open("r+b") as out:
             starts = [*places(pieces, self._output), out.seek(0, 2)]
@@ -377,7 +377,7 @@ def _zero(
     counters: Sequence[Counters],
 ) -> int:
     """Return the trace's zero: the run's, or the first event's where that is earlier."""
-    firsts = [fact_ns(run, "base_ns")]
+    firsts = [run.fact_ns("base_ns")]
     firsts += [int(segments["first_ns"].min()) for segments, _ in summaries if segments.size]
     firsts += [int(own.t_ns.min()) for own in counters if own.t_ns.size]
     return min(firsts)

@@ -30,7 +30,7 @@ def activity_counters(run: Run, tracks: Tracks, uuid: int) -> Counters:
         uuid: Number of the first counter.
     """
     columns = ("proc", "count", "first_ns", "last_ns")
-    if "window_ns" not in run.facts or not run.tables["chunk_times"].num_rows:
+    if run.window_ns is None or not run.tables["chunk_times"].num_rows:
         none = np.empty(0, np.int64)
         return Counters(none, none, np.empty(0), b"", (), uuid)
     proc, count, first, last = (run.column("chunk_times", name) for name in columns)

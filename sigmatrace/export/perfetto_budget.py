@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import cast
 
 import numpy as np
 
-from sigmatrace.export.kernels.packets import COUNTER_BYTES
-from sigmatrace.export.perfetto_choice import Chosen
+from sigmatrace.export.perfetto_chosen import Chosen
 from sigmatrace.export.perfetto_tracks import Tracks
 from sigmatrace.partition import Run
+from sigmatrace.schema import TIMELINE_BINS, TIMELINE_CELLS
 from sigmatrace.text import count_text
 from sigmatrace.trace_format import Schema
 from sigmatrace.window import EVER_NS, text_of
 
 MB = 10**6
-_BINS = 2048
 _DIRECTIONS = 2
+_COUNTER_BYTES = 26
+"""Of a value of a counter, as measured with 4,096 ranks (docs/perfetto.md)."""
 _BYTES = {
     Schema.OP: 45,
     Schema.COMPLETION: 28,
@@ -101,8 +101,8 @@ def plan(
         tracks: Those of the run.
         is_part: Other files show the rest.
     """
-    base_ns = int(str(run.facts["base_ns"]))
-    first, last = cast("tuple[int, int]", run.facts.get("window_ns", (-EVER_NS, EVER_NS)))
+    base_ns = run.fact_ns("base_ns")
+    first, last = run.window_ns or (-EVER_NS, EVER_NS)
     asked_end_ns = min(chosen.end_ns, last)
     cost = _Cost.of(run, tracks, chosen, max(chosen.begin_ns, first))
     asked = cost.before(asked_end_ns) if asked_end_ns > chosen.begin_ns else 0.0
@@ -132,12 +132,12 @@ class _Cost:
     def of(cls, run: Run, tracks: Tracks, chosen: Chosen, begin_ns: int) -> _Cost:
         names = ("proc", "schema", "count", "first_ns", "last_ns")
         proc, schema, count, first, last = (run.column("chunk_times", name) for name in names)
-        processes = run.tables["processes"].num_rows
+        operations = np.bincount(
+            proc, np.where(schema == Schema.OP, count, 0), run.tables["processes"].num_rows
+        )
         if chosen.described is not None:
-            processes = int(chosen.described.sum())
-        layers = len(np.unique(run.column("channels", "layer")))
-        values = min(_BINS * processes * layers, int(count.sum()))
-        values *= _DIRECTIONS
+            operations = operations[chosen.described]
+        values = _values(operations, len(np.unique(run.column("channels", "layer"))))
         if chosen.procs is not None:
             use = chosen.procs[proc]
             proc, schema, count, first, last = (x[use] for x in (proc, schema, count, first, last))
@@ -145,7 +145,7 @@ class _Cost:
         t_ns, total = cumulated(first, last, size)
         if t_ns.size:
             total = total - np.interp(begin_ns, t_ns, total)
-        return cls(t_ns, np.maximum(total, 0), values * COUNTER_BYTES)
+        return cls(t_ns, np.maximum(total, 0), values * _COUNTER_BYTES)
 
     def before(self, end_ns: int) -> float:
         return float(np.interp(end_ns, self.t_ns, self.total)) if self.t_ns.size else 0.0
@@ -158,6 +158,22 @@ class _Cost:
         step, room = self.total[place] - self.total[place - 1], budget - self.total[place - 1]
         width = int(self.t_ns[place] - self.t_ns[place - 1])
         return int(self.t_ns[place - 1]) + int(width * max(room, 0.0) / step)
+
+
+def _values(operations: np.ndarray, layers: int) -> int:
+    """Return how many values the counters of processes have.
+
+    Each bin with traffic has one, and each first bin without traffic a zero. Of m operations that
+    lie anywhere in n bins, a share of e^(-m / n) of the bins is empty; so there are at most
+    n * (1 - e^(-2 m / n)) values of one counter.
+
+    Args:
+        operations: ``(n,)`` of each process.
+        layers: Counters of each process and direction.
+    """
+    per_counter = operations / (_DIRECTIONS * layers)
+    values = TIMELINE_BINS * -np.expm1(-2 * per_counter / TIMELINE_BINS)
+    return min(int(values.sum()) * _DIRECTIONS * layers, 2 * TIMELINE_CELLS)
 
 
 def _bytes_of(run: Run, tracks: Tracks, proc: np.ndarray, schema: np.ndarray) -> np.ndarray:

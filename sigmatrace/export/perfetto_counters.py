@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from sigmatrace.export.kernels.wire import SLACK_BYTES
 from sigmatrace.export.perfetto_targets import silent_targets
 from sigmatrace.export.perfetto_tracks import Track, Tracks
 from sigmatrace.partition import Partition, Run
+from sigmatrace.schema import TIMELINE_BINS
 from sigmatrace.trace_format import MarkKind, Op, layer_text
 
 INGRESS = (Op.RECV, Op.GET)
@@ -25,13 +25,7 @@ DIRECTIONS = ("egress", "ingress")
 AMOUNT = np.dtype([("stream", "i8"), ("begin_ns", "i8"), ("size_bytes", "f8")])
 """Bytes of a queue pair and direction (``2 * queue pair + direction``) from a time on, in a bin."""
 
-_BINS = 2048
 _BIN_SHIFT_MIN = 10
-
-
-def fact_ns(run: Run, name: str) -> int:
-    """Return a fact of the run that is a time in ns."""
-    return int(cast(int, run.facts[name]))
 
 
 @dataclass
@@ -115,16 +109,16 @@ def amounts_of(part: Partition, tracks: Tracks) -> np.ndarray:
         return np.empty(0, AMOUNT)
     t_ns = part.column("ops", "t_ns")[mine]
     shift = _BIN_SHIFT_MIN
-    while (int(t_ns.max()) >> shift) - (int(t_ns.min()) >> shift) >= _BINS:
+    while (int(t_ns.max()) >> shift) - (int(t_ns.min()) >> shift) >= TIMELINE_BINS:
         shift += 1
     streams, place = np.unique(stream, return_inverse=True)
     first = int(t_ns.min()) >> shift
-    cell = place * _BINS + ((t_ns >> shift) - first)
+    cell = place * TIMELINE_BINS + ((t_ns >> shift) - first)
     size_bytes = np.bincount(cell, part.column("ops", "size_bytes")[mine].astype(np.float64))
     used = np.flatnonzero(size_bytes)
     amounts = np.empty(used.size, AMOUNT)
-    amounts["stream"] = streams[used // _BINS]
-    amounts["begin_ns"] = (used % _BINS + first) << shift
+    amounts["stream"] = streams[used // TIMELINE_BINS]
+    amounts["begin_ns"] = (used % TIMELINE_BINS + first) << shift
     amounts["size_bytes"] = size_bytes[used]
     return amounts
 
@@ -143,7 +137,7 @@ def object_counters(
         pieces: ``AMOUNT`` rows.
         uuid: Number of the first counter.
     """
-    begin_ns, bin_ns = fact_ns(run, "timeline_ns"), fact_ns(run, "bin_ns")
+    begin_ns, bin_ns = run.fact_ns("timeline_ns"), run.fact_ns("bin_ns")
     found = [
         _sums(amounts["stream"] << 32 | (amounts["begin_ns"] - begin_ns) // bin_ns, amounts)
         for amounts in pieces
@@ -205,7 +199,7 @@ def _rates(
         described: From a stream to the name of its counter, and the track that it stands below.
         uuid: Number of the first counter.
     """
-    begin_ns, bin_ns = fact_ns(run, "timeline_ns"), fact_ns(run, "bin_ns")
+    begin_ns, bin_ns = run.fact_ns("timeline_ns"), run.fact_ns("bin_ns")
     streams, which = np.unique(stream, return_inverse=True)
     places, place = np.unique(which << 32 | bins, return_inverse=True)
     rate = np.bincount(place, size_bytes, places.size) * 1e9 / bin_ns
@@ -216,7 +210,7 @@ def _rates(
     at = at[order]
     t_ns = begin_ns + (at & 0xFFFFFFFF) * bin_ns
     # The run begins inside its first bin; the trace's zero is not to be moved by that.
-    base_ns = fact_ns(run, "base_ns")
+    base_ns = run.fact_ns("base_ns")
     t_ns[(t_ns < base_ns) & (t_ns + bin_ns > base_ns)] = base_ns
     names = [described(number) for number in streams.tolist()]
     tracks = b"".join(

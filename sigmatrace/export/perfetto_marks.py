@@ -81,7 +81,7 @@ def regions(
     """
     begin, kind = marks["t_ns"].copy(), marks["kind"].copy()
     length, is_open, is_stray = _pair(marks, begin, kind, key, tracks)
-    window: Any = tracks.run.facts.get("window_ns")
+    window = tracks.run.window_ns
     from_before = is_stray & (window is not None)
     if window is not None:
         begin[from_before] = window[0]

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from sigmatrace.errors import ConfigError
 from sigmatrace.export.base import Exported, Exporter, Piece
-from sigmatrace.export.perfetto_choice import Chosen, Mask
+from sigmatrace.export.perfetto_chosen import Chosen, Mask
 from sigmatrace.export.perfetto_tracks import Tracks
 from sigmatrace.partition import Partition, Run
 from sigmatrace.window import EVER_NS, Window, text_of
@@ -86,7 +86,7 @@ class Split:
 
     def _by_time(self, chosen: Chosen, run: Run, base_ns: int) -> Iterator[tuple[str, Chosen]]:
         first, last = (run.column("chunk_times", f"{end}_ns") for end in ("first", "last"))
-        limits: Any = run.facts.get("window_ns", (-EVER_NS, EVER_NS))
+        limits = run.window_ns or (-EVER_NS, EVER_NS)
         begin = max(int(first.min(initial=EVER_NS)), chosen.begin_ns, limits[0])
         end = min(int(last.max(initial=-EVER_NS)) + 1, chosen.end_ns, limits[1])
         begin = base_ns + (begin - base_ns) // self.step * self.step

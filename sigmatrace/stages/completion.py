@@ -112,7 +112,7 @@ class Completion(Stage):
         """Put both tables into order."""
         queues = summary.queues.sort_by([(name, "ascending") for name in _QUEUE])
         gpu, visible = _visible(queues, run)
-        is_cut = "window_ns" in run.facts
+        is_cut = run.window_ns is not None
         known = visible & ((column(queues, "joined") > 0) | (not is_cut))
         found = {
             "visible": pa.array(visible),

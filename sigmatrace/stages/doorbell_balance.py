@@ -106,7 +106,7 @@ def _is_complete(run: Run) -> NDArray[np.bool_]:
     complete &= run.column("processes", "absent") == 0
     damaged = run.column("damage", "proc")
     complete[damaged[damaged >= 0]] = False
-    complete &= "window_ns" not in run.facts
+    complete &= run.window_ns is None
     return complete
 
 

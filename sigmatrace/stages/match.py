@@ -160,7 +160,7 @@ class Match(Stage):
             "uncertain_order": int(summary.sums.sums[:, 3].sum()) + int(exchanged.sum()),
             "size_unknown": int(summary.sums.sums[:, 4].sum()),
             "byte_sums_beyond_u64": over,
-            **doubts(table, run.column("routes", "lossy")[row], is_cut="window_ns" in run.facts),
+            **doubts(table, run.column("routes", "lossy")[row], is_cut=run.window_ns is not None),
         }
         return Matched(table, {**ledger, "balance": _balance(ledger)})
 

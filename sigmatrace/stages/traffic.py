@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from sigmatrace.errors import PipelineError
 from sigmatrace.partition import Partition, Run
-from sigmatrace.schema import STAGE_TABLES, Columns
+from sigmatrace.schema import STAGE_TABLES, TIMELINE_CELLS, Columns
 from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.stages.sums import LIMB, LOW, Sums, add_sums, column_sums, sums_of
 from sigmatrace.stages.traffic_sums import BIN_SHIFT_MIN, bin_shift, sum_operations
@@ -34,8 +34,6 @@ from sigmatrace.stages.traffic_tables import tables_of
 from sigmatrace.text import byte_text, counted
 from sigmatrace.trace_format import OP_CLASS, OpClass, OpFlag, layer_text
 
-CELLS = 1 << 20
-"""The timeline has at most this many rows, or one bin: of thousands of ranks the bins are wider."""
 PROCS_MAX = (1 << 25) - 2
 TOP = 5
 """Pairs of processes in the closing summary, by layer."""
@@ -111,7 +109,7 @@ class Traffic(Stage):
         return _within_cells(Amounts(summed.operations, aggregates, *when, summed.bins))
 
     def combine(self, left: Amounts, right: Amounts) -> Amounts:
-        """Add both; their time bins are made as wide as all of the time, and ``CELLS``, need."""
+        """Add both; their time bins become as wide as all of the time, and of the rows, need."""
         operations = add_sums(left.operations, right.operations)
         aggregates = add_sums(left.aggregates, right.aggregates)
         if left.first_bin is None or right.first_bin is None:
@@ -169,12 +167,12 @@ def _nothing() -> Sums:
 
 
 def _within_cells(amounts: Amounts) -> Amounts:
-    """Return the same in bins as wide as ``CELLS`` needs.
+    """Return the same in bins as wide as ``TIMELINE_CELLS`` needs.
 
     Bins are aligned to their width, so some of the rows never need wider ones than all of them:
     in whatever order partitions are added, the result is the same.
     """
-    while amounts.bins.key.size > CELLS and amounts.first_bin != amounts.last_bin:
+    while amounts.bins.key.size > TIMELINE_CELLS and amounts.first_bin != amounts.last_bin:
         shift, first_bin = amounts.shift + 1, (amounts.first_bin or 0) >> 1
         bins = _rebin(amounts, shift, first_bin)
         amounts = replace(

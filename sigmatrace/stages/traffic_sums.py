@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sigmatrace.partition import Partition
+from sigmatrace.schema import TIMELINE_BINS
 from sigmatrace.stages.channels import Channels
 from sigmatrace.stages.sums import LIMB, LOW, Sums, sums_of
 from sigmatrace.trace_format import SIZE_BITS_UNKNOWN
@@ -22,8 +23,6 @@ from sigmatrace.trace_format import SIZE_BITS_UNKNOWN
 CELLS_MAX = 1 << 18
 """A table with a place for each combination is made up to this many."""
 BIN_SHIFT_MIN = 10
-BINS = 2048
-"""The timeline has at most this many bins, and at least half of them on a long run of few ranks."""
 
 
 Rows = tuple[
@@ -55,9 +54,9 @@ class Summed(NamedTuple):
 
 
 def bin_shift(first_ns: int, last_ns: int) -> int:
-    """Return log2 of the narrowest bins, aligned to their width, of which ``BINS`` suffice."""
+    """Return log2 of the narrowest aligned bins of which ``TIMELINE_BINS`` suffice."""
     shift = BIN_SHIFT_MIN
-    while (last_ns >> shift) - (first_ns >> shift) >= BINS:
+    while (last_ns >> shift) - (first_ns >> shift) >= TIMELINE_BINS:
         shift += 1
     return shift
 

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from sigmatrace.testing.synthetic import generate
-from tests.dask_commands import pipeline
+from tests.dask_commands import environment, pipeline
 from tests.outputs import assert_same
 
 LOCAL = ("--multirun", "hydra/launcher=submitit_local", "export=json")
+FREEZES = """
+import atexit, gc
+from sigmatrace.__main__ import main
+freeze, calls = gc.freeze, []
+gc.freeze = lambda: (calls.append(None), freeze())
+atexit.register(lambda: print(f"frozen {len(calls)}, enabled {gc.isenabled()}", flush=True))
+main()
+"""
 
 
 @pytest.fixture
@@ -43,3 +54,15 @@ def test_jobs_need_a_folder_that_they_see(runs):
     done = pipeline("--multirun", "hydra/launcher=submitit_slurm", f"run={runs[0]}", "export=json")
     assert done.returncode == 2
     assert "hydra.sweep.dir=DIR" in done.stderr
+
+
+def test_imports_are_taken_out_of_garbage_collection_once(runs, tmp_path):
+    folders = ",".join(map(str, runs))
+    words = ["--multirun", f"run={folders}", "export=json", f"out={tmp_path}/${{hydra:job.num}}"]
+    done = subprocess.run(
+        [sys.executable, "-c", FREEZES, *words],
+        capture_output=True, text=True, timeout=240, check=False, env=environment(),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "frozen 1, enabled True"
+    assert (tmp_path / "1" / "summary.json").exists()

@@ -17,6 +17,7 @@ from sigmatrace.capture import pack, packing
 from sigmatrace.testing.synthetic import generate
 from sigmatrace.testing.write import header_item, records, ring_file
 from sigmatrace.trace_format import Schema
+from tests.outputs import files
 from tests.permissions import obeying
 from tests.pipeline.conftest import Spoken, Synthetic
 
@@ -39,39 +40,35 @@ def spoken(capsys: pytest.CaptureFixture[str]) -> Callable[..., Spoken]:
     return run
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-
-
 def size(folder: Path) -> int:
-    return sum(map(len, contents(folder).values()))
+    return sum(map(len, files(folder).values()))
 
 
 def test_pack_and_back(small: Path, spoken: Callable[..., Spoken]) -> None:
-    before = contents(small)
+    before = files(small)
     said = spoken(small)
     folder = small.with_name("run-packed")
     assert (said.code, said.err) == (0, "")
     assert said.out.startswith("packed 2 files, 200 events: ")
     assert said.out.endswith(f" B/event; in {folder}\n")
     assert size(folder) < size(small)
-    assert contents(small) == before
+    assert files(small) == before
     said = spoken(folder, "--unpack")
     assert said.out.startswith("unpacked 2 files, 200 events: ")
-    assert contents(small.with_name("run-unpacked")) == before
+    assert files(small.with_name("run-unpacked")) == before
     assert sorted(x.name for x in small.parent.iterdir()) == ["run", "run-packed", "run-unpacked"]
 
 
 def test_in_place_and_back(small: Path, spoken: Callable[..., Spoken]) -> None:
-    before = contents(small)
+    before = files(small)
     assert spoken(small, "--in-place").code == 0
-    packed = contents(small)
+    packed = files(small)
     assert packed.keys() == before.keys()
     assert all(len(packed[name]) < len(before[name]) for name in before)
     assert spoken(small, "--in-place").code == 0  # nothing more to do
-    assert contents(small) == packed
+    assert files(small) == packed
     assert spoken(small, "--in-place", "--unpack").code == 0
-    assert contents(small) == before
+    assert files(small) == before
 
 
 def test_a_run_of_mode_simple_takes_few_bytes(tmp_path: Path) -> None:
@@ -115,7 +112,7 @@ def test_a_damaged_run_says_so(small: Path, spoken: Callable[..., Spoken]) -> No
     first.write_bytes(data)
     second.write_bytes(second.read_bytes()[:-5])
     (small / "foreign.msgpack").write_bytes(b"something else")
-    before = contents(small)
+    before = files(small)
     said = spoken(small)
     assert said.code == 0
     assert "damaged or cut, " in said.out
@@ -123,7 +120,7 @@ def test_a_damaged_run_says_so(small: Path, spoken: Callable[..., Spoken]) -> No
     assert f"without an end item: 1 file ({second.name})\n" in said.out
     assert "of another format, kept as is: 1 file (foreign.msgpack)\n" in said.out
     assert spoken(small.with_name("run-packed"), "--unpack", "-o", small.with_name("b")).code == 0
-    assert contents(small.with_name("b")) == before
+    assert files(small.with_name("b")) == before
 
 
 def with_ring(folder: Path) -> Path:
@@ -137,15 +134,15 @@ def test_ring_files_are_copied_and_their_files_not_replaced(
     small: Path, spoken: Callable[..., Spoken]
 ) -> None:
     ring = with_ring(small)
-    before = contents(small)
+    before = files(small)
     said = spoken(small)
     assert f"ring files of killed processes, copied: 1 file ({ring.name})\n" in said.out
-    packed = contents(small.with_name("run-packed"))
+    packed = files(small.with_name("run-packed"))
     assert packed[ring.name] == before[ring.name]
     said = spoken(small, "--in-place")
     name = ring.with_suffix(".msgpack").name
     assert f"and its process may still run: 1 file ({name})\n" in said.out
-    after = contents(small)
+    after = files(small)
     assert {x for x in before if before[x] == after[x]} == {name, ring.name}
 
 
@@ -187,13 +184,13 @@ def test_a_ring_that_changes_meanwhile_is_refused(
 def test_a_kill_leaves_no_half_file_and_the_next_one_tidies_up(
     small: Path, spoken: Callable[..., Spoken], way: list[str]
 ) -> None:
-    before = contents(small)
+    before = files(small)
     killed = subprocess.run(
         [sys.executable, "-c", KILLED_BEFORE_THE_RENAME, small, *way], check=False, timeout=120
     )
     assert killed.returncode == -signal.SIGKILL
     assert not small.with_name("run-packed").exists()
-    assert {x: y for x, y in contents(small).items() if not x.startswith(".")} == before
+    assert {x: y for x, y in files(small).items() if not x.startswith(".")} == before
     everywhere = [*small.iterdir(), *small.parent.iterdir()]
     assert [x for x in everywhere if x.name.endswith(".partial")]
     assert spoken(small, *way).code == 0
@@ -250,7 +247,7 @@ def test_an_empty_folder_may_be_filled(
 ) -> None:
     (tmp_path / "empty").mkdir()
     assert spoken(small, "-o", tmp_path / "empty").code == 0
-    assert len(contents(tmp_path / "empty")) == 2
+    assert len(files(tmp_path / "empty")) == 2
 
 
 def test_help_imports_nothing_heavy() -> None:

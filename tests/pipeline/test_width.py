@@ -81,7 +81,7 @@ def test_graph_and_what_a_worker_gets_grow_with_partitions_alone(many):
     half = whole[: len(whole) // 2]
     for exchanges, tasks in ((), 2), ((Messages(),), 3 + pipeline.BUCKETS):
         work = work_of(indexed, exchanges)
-        graphs = [passes.graph_of(Shared(None, Path()), work, specs)[0] for specs in (half, whole)]
+        graphs = [passes.graph_of(Shared(work, Path()), specs)[0] for specs in (half, whole)]
         few, many_tasks = map(len, graphs)
         assert many_tasks - few <= tasks * (len(whole) - len(half))
     small, large = (len(pickle.dumps(list(specs))) for specs in (half, whole))

@@ -171,10 +171,9 @@ def test_a_window_of_a_run_with_gpus(tmp_path, trace_processor):
     assert tp.value("select count(*) from slice") == counts["slices"] + counts["instants"] > 0
 
 
+@pytest.mark.parametrize("whole", ["full"], indirect=True)  # in mode simple there are no marks
 def test_regions_at_the_edges_of_a_window(whole, tmp_path, trace_processor):
     folder, of_all = whole
-    if of_all.ledger["records"]["mark"]["read"] == 0:
-        return  # a synthetic run has marks in mode full
     spans = duckdb.sql(
         f"select min(t_ns), max(t_ns) from '{of_all.out}/parquet/marks/*.parquet'"
         " where kind in (1, 2) group by proc order by 2"

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from sigmatrace.partition import Partition, without_rows
+from sigmatrace.partition import Partition, Run, without_rows
 
 
 def test_columns_are_added_and_replaced_in_place():
@@ -18,3 +19,11 @@ def test_what_nobody_reads_is_known_after_columns_were_added():
     part = Partition(0, without_rows({"ops": {"a": "u4"}}).tables, frozenset({("ops", "x")}))
     grown = part.with_columns("ops", {"y": np.zeros(0, np.uint8)})
     assert [grown.is_read("ops", name) for name in ("a", "x", "y")] == [True, False, True]
+
+
+def test_facts_of_times():
+    run = Run({}, {"base_ns": 5})
+    assert run.fact_ns("base_ns") == 5 and run.window_ns is None
+    assert run.with_results({}, {"window_ns": (1, 9)}).window_ns == (1, 9)
+    with pytest.raises(KeyError, match="last_ns"):
+        run.fact_ns("last_ns")

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from sigmatrace.errors import ConfigError
-from sigmatrace.export.perfetto_budget import cumulated
-from sigmatrace.export.perfetto_choice import Choice, Chosen, overlaps
+from sigmatrace.export.perfetto_budget import MB, cumulated, plan
+from sigmatrace.export.perfetto_choice import Choice
+from sigmatrace.export.perfetto_chosen import Chosen, overlaps
 from sigmatrace.export.perfetto_queues import thin
 from sigmatrace.export.perfetto_tracks import Tracks
-from sigmatrace.trace_format import Op
-from tests.perfetto_inputs import BASE, partition, run, send
+from sigmatrace.schema import STAGE_TABLES, TIMELINE_BINS, TIMELINE_CELLS
+from sigmatrace.trace_format import Layer, Op, Schema
+from tests.perfetto_inputs import BASE, partition, run, send, table
 
 
 def parse(**options):
@@ -101,6 +103,40 @@ def test_amounts_are_spread_evenly_between_first_and_last():
             for (b, e), n in zip(spans, amount.tolist(), strict=True)
         )
         assert np.interp(at, points - base, total) == pytest.approx(exact, abs=1e-6)
+
+
+def planned(processes, operations, budget_mb):
+    """Return the plan of a second in which each process has so many operations."""
+    chunk = {"schema": Schema.OP, "count": operations, "first_ns": BASE, "last_ns": BASE + 10**9}
+    made = run(
+        processes=[{"proc": k, "rank": k, "mode": "simple"} for k in range(processes)],
+        channels=[{"proc": 0, "layer": Layer.OFI}],
+        routes=[{}],
+    )
+    chunks = [{"proc": k, **chunk} for k in range(processes)]
+    made = made.with_results({"chunk_times": table(STAGE_TABLES["chunk_times"], chunks)})
+    tracks = Tracks.of(made)
+    return plan(Chosen.of(Choice(), tracks, BASE), budget_mb * MB, made, tracks)
+
+
+@pytest.mark.parametrize("operations", [1, 30, 400, 3000, 50_000])
+def test_counters_are_estimated_as_of_operations_that_lie_anywhere(operations):
+    chance = random.Random(operations)
+    values = 0
+    for _direction in range(2):
+        used = {chance.randrange(TIMELINE_BINS) for _ in range(operations)}
+        values += len(used) + len({at + 1 for at in used} - used)
+    of_slices = planned(1, 2 * operations, 1000).needed_bytes - 2 * operations * 45
+    assert of_slices == pytest.approx(values * 26, rel=0.1, abs=52)
+
+
+def test_counters_of_thousands_of_processes_leave_room_for_slices():
+    made = planned(4096, 20_000, 1000)
+    counters = made.needed_bytes - 4096 * 20_000 * 45
+    assert counters == pytest.approx(2 * TIMELINE_CELLS * 26, abs=2)
+    assert (made.chosen.end_ns - BASE) / 10**9 == pytest.approx(
+        (1000 * MB - 2 * TIMELINE_CELLS * 26) / (4096 * 20_000 * 45), rel=1e-3
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))

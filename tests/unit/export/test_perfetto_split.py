@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sigmatrace.errors import ConfigError
-from sigmatrace.export.perfetto_choice import Chosen
+from sigmatrace.export.perfetto_chosen import Chosen
 from sigmatrace.export.perfetto_split import Split
 from sigmatrace.partition import Run
 from sigmatrace.schema import INDEX_TABLES, STAGE_TABLES

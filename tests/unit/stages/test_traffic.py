@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sigmatrace.schema import STAGE_TABLES
+from sigmatrace.schema import STAGE_TABLES, TIMELINE_BINS
 from sigmatrace.stages.traffic import Traffic
-from sigmatrace.stages.traffic_sums import BINS, bin_shift
+from sigmatrace.stages.traffic_sums import bin_shift
 from sigmatrace.trace_format import Layer, Op, OpFlag
 from tests.factories import START_NS, make_partition, make_run, make_table
 
@@ -278,7 +278,7 @@ def test_rows_of_the_timeline_are_bounded_the_same_way_in_whatever_order(pieces,
     random.shuffle(order)
     parts = [part(k, rows) for k, rows in enumerate(moved)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sigmatrace.stages.traffic.CELLS", 9)
+        patch.setattr("sigmatrace.stages.traffic.TIMELINE_CELLS", 9)
         one = traffic(part(0, [row for rows in moved for row in rows]))[1:3]
         shuffled = traffic(*parts, order=order)[1:3]
     assert one == shuffled
@@ -287,7 +287,7 @@ def test_rows_of_the_timeline_are_bounded_the_same_way_in_whatever_order(pieces,
     outer = [row for rows in moved for row in rows if row[8] < OpFlag.NESTED]
     assert sum(row["count"] for row in timeline) == len(outer)
     assert len(timeline) <= max(9, len(kinds))
-    assert len({row["bin"] for row in timeline}) <= BINS
+    assert len({row["bin"] for row in timeline}) <= TIMELINE_BINS
 
 
 @settings(max_examples=30, deadline=None)
@@ -343,6 +343,6 @@ def test_sizes_equal_python_in_every_mode_and_order(pieces, random):
 @given(st.integers(0, 2**61), st.integers(0, 2**61))
 def test_bins_are_as_narrow_as_their_number_allows(first, more):
     shift = bin_shift(first, first + more)
-    assert ((first + more) >> shift) - (first >> shift) < BINS
+    assert ((first + more) >> shift) - (first >> shift) < TIMELINE_BINS
     if shift > 10:
-        assert ((first + more) >> (shift - 1)) - (first >> (shift - 1)) >= BINS
+        assert ((first + more) >> (shift - 1)) - (first >> (shift - 1)) >= TIMELINE_BINS
