@@ -19,7 +19,7 @@ def blamed(step: Stage | Exchange | Exporter, doing: str) -> Iterator[None]:
         yield
     except SigmaTraceError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a stage must not end the process, and in silence
         own = type(step).__module__.startswith("sigmatrace.")
         kind = SigmaTraceError if own else PipelineError
         frames = traceback.extract_tb(error.__traceback__)

@@ -50,9 +50,9 @@ def _code(steps: Iterable[object]) -> Iterator[str]:
             yield path
 
 
-def _state(path: str) -> tuple[str, int, int]:
+def _state(path: str) -> tuple[str, int, int, int]:
     try:
         known = Path(path).stat()
     except OSError:
-        return path, -1, -1
-    return path, known.st_size, known.st_mtime_ns
+        return path, -1, -1, -1
+    return path, known.st_size, known.st_mtime_ns, known.st_ctime_ns

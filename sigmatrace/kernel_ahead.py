@@ -7,15 +7,20 @@ process has compiled, the first one finds in numba's cache.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import functools
 import importlib
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+_SECOND = "SIGMATRACE_IS_SECOND_COMPILER"
+_PR_SET_PDEATHSIG = 1
 
 
 @functools.cache
@@ -26,12 +31,13 @@ def start() -> None:
     worker of another one, there is none.
     """
     names = [name for name in list(sys.modules) if ".kernels." in name]
-    if len(os.sched_getaffinity(0)) < 2 or multiprocessing.parent_process() or not names:
+    is_second = _SECOND in os.environ or multiprocessing.parent_process() is not None
+    if len(os.sched_getaffinity(0)) < 2 or is_second or not names:
         return
     path = os.pathsep.join(word for word in sys.path if word)
     child = subprocess.Popen(
         [sys.executable, "-m", __name__, *sorted(names, key=_size, reverse=True)],
-        env={**os.environ, "PYTHONPATH": path},
+        env={**os.environ, "PYTHONPATH": path, _SECOND: str(os.getpid())},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -50,7 +56,10 @@ def _stop(child: subprocess.Popen[bytes]) -> None:
 
 
 def main(names: Sequence[str]) -> None:
-    """Compile all kernels of these modules, in this order."""
+    """Compile all kernels of these modules, in this order; end with the first process."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.environ.get(_SECOND, str(os.getppid())) != str(os.getppid()):
+        return  # it has ended before this one could say so
     for name in names:
         for one in list(vars(importlib.import_module(name)).values()):
             compiled: Any = getattr(one, "compiled", None)

@@ -21,7 +21,7 @@ from sigmatrace.cluster import Graph, Key, Shared
 from sigmatrace.export.base import Exporter, Piece
 from sigmatrace.partition import Partition, Run
 from sigmatrace.sink import Sink
-from sigmatrace.stages.base import Exchange, Stage
+from sigmatrace.stages.base import Exchange, Stage, check_made
 
 FAN_IN = 8
 
@@ -142,6 +142,7 @@ def _made(work: Work, spec: PartitionSpec) -> Outcome:
     for stage, resolved in work.stages:
         with blamed(stage, f"apply of partition {spec.number}"):
             part = stage.apply(part, resolved)
+            check_made(stage, part, work.unread)
         if stage in work.summed:
             summaries[stage.name] = _summarize(stage, part)
     for stage in work.summed:

@@ -47,8 +47,12 @@ class _Records:
         return self._folder / f".{self._name}.{number}{part}"
 
     def _load(self, number: int) -> tuple[dict[str, int], Any]:
-        loaded: tuple[dict[str, int], Any] = pickle.loads(self._path(number).read_bytes())
-        return loaded
+        """Return sizes by stream, and the value; None for a value that cannot be read."""
+        try:
+            sizes, value = pickle.loads(self._path(number).read_bytes())
+        except Exception:  # pickle raises anything: a damaged record is none
+            return {}, None
+        return sizes, value
 
     def _size(self, name: str) -> int:
         path = self._folder / name

@@ -71,8 +71,16 @@ def _of_rows(schema: pa.Schema, values: Sequence[Sequence[Any]]) -> pa.RecordBat
 
 
 def _batch(schema: pa.Schema, columns: Sequence[Values]) -> pa.RecordBatch:
-    arrays = [pa.array(values, kind) for values, kind in zip(columns, schema.types, strict=True)]
+    arrays = [_array(values, kind) for values, kind in zip(columns, schema.types, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _array(values: Values, kind: pa.DataType) -> pa.Array:
+    try:
+        return pa.array(values, kind)
+    except UnicodeEncodeError:  # a file's name that is not UTF-8
+        texts = (str(value).encode("utf-8", "backslashreplace").decode() for value in values)
+        return pa.array(list(texts), kind)
 
 
 @functools.cache

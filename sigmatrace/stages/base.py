@@ -24,11 +24,13 @@ Stages import neither Dask nor Hydra nor files; ``pipeline.py`` alone builds the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import pyarrow as pa
 
+from sigmatrace.errors import PipelineError
 from sigmatrace.partition import Partition, Run
 from sigmatrace.schema import Columns
 
@@ -98,6 +100,37 @@ class Stage:
     def lines(self, resolved: Any, run: Run) -> Sequence[str]:
         """Return lines for the closing summary; ``run`` holds the results of all stages."""
         return ()
+
+
+def check_made(stage: Stage, part: object, unread: Set[tuple[str, str]]) -> None:
+    """Refuse what ``apply`` returned if it is not what the stage declares.
+
+    Args:
+        stage: The stage.
+        part: What it returned.
+        unread: Columns (table, column) that it need not make.
+
+    Raises:
+        PipelineError: It is no partition, or a declared column is missing or of another dtype.
+    """
+    if not isinstance(part, Partition):
+        what = type(part).__name__
+        raise PipelineError(f"stage {stage.name}: apply returned {what}", "return a Partition")
+    for table, columns in (*stage.produces.items(), *stage.adds.items()):
+        if table not in part.tables:
+            continue
+        schema = part.tables[table].schema
+        for column, dtype in columns.items():
+            at = schema.get_field_index(column)
+            if at < 0 and (table, column) in unread:
+                continue
+            found = str(schema.field(at).type) if at >= 0 else "missing"
+            wanted = str(pa.string() if dtype == "str" else pa.from_numpy_dtype(np.dtype(dtype)))
+            if found != wanted:
+                raise PipelineError(
+                    f"stage {stage.name} declares {table}.{column} as {dtype}, but it is {found}",
+                    "make the column so, or correct produces",
+                )
 
 
 class Exchange:

@@ -293,6 +293,29 @@ def test_a_stage_of_the_users_own_that_raises(tmp_path, small, method, doing, ki
     assert not (small / "sigmatrace-out").exists()
 
 
+def test_a_stage_cannot_end_the_process_in_silence(tmp_path, small):
+    ends = BROKEN.replace("METHOD", "apply").replace('return {}["nothing"]', "raise SystemExit(0)")
+    (tmp_path / "broken.py").write_text(ends)
+    (tmp_path / "conf/stage").mkdir(parents=True)
+    (tmp_path / "conf/stage/broken.yaml").write_text(
+        "# @package stage.broken\n_target_: broken.Broken\n"
+    )
+    words = [f"run={small}", f"--config-dir={tmp_path}/conf", "export=json"]
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    stages = "stage=[clock,topology,match,traffic,broken]"
+    done = python(*words, stages, env={**os.environ, "PYTHONPATH": path})
+    assert done.returncode == 7
+    assert "stage broken failed in apply of partition 0: SystemExit: 0" in done.stderr
+
+
+def test_names_that_are_not_utf8(tmp_path, small):
+    run = tmp_path / os.fsdecode(b"run\xff")
+    small.rename(run)
+    done = python(f"run={run}", f"out={tmp_path}/out", "export=[json,csv,parquet,perfetto]")
+    assert done.returncode == 0, done.stderr
+    assert r"run\xff" in (tmp_path / "out/csv/processes.csv").read_text()
+
+
 def test_two_jobs_of_a_multirun_never_write_to_one_folder(command, small):
     words = ("--multirun", f"run={small}", "export=json,csv", "overwrite=true")
     spoken = command(*words)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from sigmatrace.stages.kernels import rows
 
 CALL = """
 import sys
+from types import SimpleNamespace
 import numpy as np
 from sigmatrace.export.kernels.order import group_rows
 print(*(list(map(int, one)) for one in group_rows(np.array([1, 0, 1], np.uint32), 2)), sep="|")
@@ -81,3 +83,28 @@ def test_a_kernel_keeps_its_name_and_text():
     assert "stable" in order.sort_rows.__doc__
     found = order.group_rows(np.array([0, 0], np.uint32), 1)
     assert [one.tolist() for one in found] == [[0, 1], [0, 2]]
+
+
+def test_a_compiler_starts_no_other_one(monkeypatch):
+    """Else each starts the next, and all outlive the run."""
+    started = []
+    monkeypatch.setattr(kernel_ahead.subprocess, "Popen", lambda *a, **k: started.append(k["env"]))
+    monkeypatch.setattr(kernel_ahead.atexit, "register", lambda *a: None)
+    monkeypatch.setattr(kernel_ahead.os, "sched_getaffinity", lambda pid: {0, 1})
+    kernel_ahead.start.__wrapped__()
+    ((name, pid),) = (
+        set(started[0].items())
+        - set(os.environ.items())
+        - {("PYTHONPATH", started[0]["PYTHONPATH"])}
+    )
+    assert pid == str(os.getpid())
+    monkeypatch.setenv(name, pid)
+    kernel_ahead.start.__wrapped__()
+    assert len(started) == 1
+
+
+def test_a_compiler_whose_run_has_ended_ends(monkeypatch):
+    monkeypatch.setenv("SIGMATRACE_IS_SECOND_COMPILER", "1")
+    monkeypatch.setattr(kernel_ahead.ctypes, "CDLL", lambda name: SimpleNamespace(prctl=max))
+    monkeypatch.setattr(kernel_ahead.os, "getppid", lambda: 2)
+    kernel_ahead.main(["a module that there is not"])

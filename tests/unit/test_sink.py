@@ -138,3 +138,14 @@ def test_a_failed_pass_keeps_nothing_open(tmp_path):
         sink.put(0, {"a": [b"x"], "b": [b"y"]}, None)
         raise KeyError
     assert set(Path("/proc/self/fd").iterdir()) == before
+
+
+def test_a_damaged_record_is_none(tmp_path):
+    with Sink(tmp_path, "events") as sink:
+        for number in range(2):
+            sink.put(number, {"a": [b"xyz"]}, number)
+    (tmp_path / ".events.1").write_bytes((tmp_path / ".events.1").read_bytes()[:10])
+    with Sink(tmp_path, "events") as sink:
+        assert (sink.resumed, sink.record(0), sink.record(1)) == (1, 0, None)
+        sink.put(1, {"a": [b"xyz"]}, 1)
+    assert (tmp_path / "a").read_bytes() == b"xyzxyz"
