@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -79,7 +80,7 @@ def _array(values: Values, kind: pa.DataType) -> pa.Array:
     try:
         return pa.array(values, kind)
     except UnicodeEncodeError:  # a file's name that is not UTF-8
-        texts = (str(value).encode("utf-8", "backslashreplace").decode() for value in values)
+        texts = (os.fsencode(value).decode("utf-8", "backslashreplace") for value in values)
         return pa.array(list(texts), kind)
 
 
