@@ -23,7 +23,11 @@ from benchmarks.peers_speed import Judged
 
 POLARS = PEERS[0]
 EVERYTHING, TRAFFIC, ALONE = "everything", "traffic", "everything, 1 worker"
-EXPORT = {EVERYTHING: "export=perfetto", TRAFFIC: "export=json"}
+EXPORT = {
+    # The default budget of a trace is less than what 50 M operations take.
+    EVERYTHING: ("export=perfetto", "export.perfetto.budget_mb=1000000"),
+    TRAFFIC: ("export=json",),
+}
 CSV_BYTES = 350
 """Of an event for Polars: CSV in, NDJSON out, and the Parquet files in between."""
 
@@ -86,22 +90,22 @@ def measured(folder: Path, options: argparse.Namespace) -> Measured:
     empty = runs.synthetic(folder / "empty", ranks=2, events=4)
     small = runs.synthetic(folder / "small", options.ranks, options.small)
     measure.apart(inputs.write, small.folder, folder, {POLARS.input})
-    everything = {"small": runs.pipeline(small, out, EXPORT[EVERYTHING])}
+    everything = {"small": runs.pipeline(small, out, *EXPORT[EVERYTHING])}
     commands: dict[tuple[str, str], Callable[[], Cost]] = {
-        ("empty", what): runs.pipeline(empty, out, export) for what, export in EXPORT.items()
+        ("empty", what): runs.pipeline(empty, out, *export) for what, export in EXPORT.items()
     }
     commands["small", EVERYTHING] = everything["small"]
-    commands["small", TRAFFIC] = runs.pipeline(small, out, EXPORT[TRAFFIC])
+    commands["small", TRAFFIC] = runs.pipeline(small, out, *EXPORT[TRAFFIC])
     commands["small", POLARS.name] = Judged(POLARS, folder, small)
     commands["", "help"] = lambda: measure.run([*runs.PIPELINE, "--help"])
     found = medians(commands, rounds)
     shutil.rmtree(folder / POLARS.input)
     large = runs.synthetic(folder / "large", options.ranks, options.large)
-    everything["large"] = runs.pipeline(large, out, EXPORT[EVERYTHING])
+    everything["large"] = runs.pipeline(large, out, *EXPORT[EVERYTHING])
     commands = {
         ("large", EVERYTHING): everything["large"],
-        ("large", TRAFFIC): runs.pipeline(large, out, EXPORT[TRAFFIC]),
-        ("large", ALONE): runs.pipeline(large, out, EXPORT[EVERYTHING], "cluster.workers=1"),
+        ("large", TRAFFIC): runs.pipeline(large, out, *EXPORT[TRAFFIC]),
+        ("large", ALONE): runs.pipeline(large, out, *EXPORT[EVERYTHING], "cluster.workers=1"),
     }
     found |= medians(commands, rounds)
     return Measured(
@@ -126,7 +130,7 @@ def medians(
 
 def first_open_s(run: runs.Synthetic, out: Path, rounds: int) -> float:
     """Return the time from the start of a process until it opens the first rank file."""
-    command = [*runs.PIPELINE, f"run={run.folder}", f"out={out}", EXPORT[EVERYTHING]]
+    command = [*runs.PIPELINE, f"run={run.folder}", f"out={out}", *EXPORT[EVERYTHING]]
     times = []
     for _ in range(rounds):
         times.append(measure.first_open_s(command, run.folder))
@@ -136,7 +140,7 @@ def first_open_s(run: runs.Synthetic, out: Path, rounds: int) -> float:
 
 def cold(run: runs.Synthetic, out: Path, rounds: int) -> Cost:
     """Return the cost of a first run, when no kernel is compiled yet."""
-    once = runs.pipeline(run, out, EXPORT[EVERYTHING])
+    once = runs.pipeline(run, out, *EXPORT[EVERYTHING])
     costs = []
     for _ in range(rounds):
         with tempfile.TemporaryDirectory() as cache:

@@ -90,6 +90,11 @@ class Pipeline:
             measure.agree("sigmatrace", counts(ledger), self.run.counts)
             if not (ledger["balanced"] and ledger["lossless"]):
                 raise measure.CountsDifferError("sigmatrace: the ledger tells of a loss")
+            left = ledger["exports"].get("perfetto", {}).get("op_left_out", 0)
+            if left and not any("window=" in option for option in self.options):
+                raise measure.CountsDifferError(
+                    f"sigmatrace: {left} operations are not in the trace"
+                )
             files = [path for path in self.out.rglob("*") if path.is_file()]
             self.sizes.update({str(f.relative_to(self.out)): f.stat().st_size for f in files})
         finally:
