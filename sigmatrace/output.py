@@ -1,6 +1,6 @@
 """Where output is put: built in a hidden folder beside its place, moved there by one rename.
 
-A run that is killed leaves only its hidden folder. The next run beside it goes on with that if it
+A run that is killed, or whose workers are, leaves only its hidden folder. The next run beside it goes on with that if it
 is to do exactly the same (``fingerprint``), and else removes it.
 """
 
@@ -18,16 +18,18 @@ from typing import Any
 
 import numpy as np
 
-from sigmatrace.errors import OutputError
+from sigmatrace.errors import ClusterError, OutputError
 
 LEDGER, RUN, SUMMARY = "ledger.json", "run.json", "summary.txt"
+KEPT = "what is done is kept, and the next run with the same options goes on with it"
 _FINGERPRINT = ".fingerprint"
 
 
 class Output:
     """The staging folder of one run, a context manager.
 
-    Leaving the context without ``publish`` removes what was staged.
+    Leaving the context without ``publish`` removes what was staged, unless workers went away: then
+    it is kept as that of a killed run would be.
 
     Args:
         place: Where the finished output shall be.
@@ -53,8 +55,8 @@ class Output:
         self.names: list[str] = []
         if not self.place.name:
             raise OutputError(f"{self.place} cannot be an output folder", "give out=DIR")
-        host, (pid, born) = socket.gethostname(), (os.getpid(), _born(os.getpid()))
-        self.staging = self.place.with_name(f".{self.place.name}.{host}-{pid}-{born}.partial")
+        self.staging = _named(self.place, os.getpid(), _born(os.getpid()))
+        self._is_kept = bool(fingerprint) and resume != "none"
         try:
             self.place.parent.mkdir(parents=True, exist_ok=True)
             left = _left(self.place, any_host=resume == "any")
@@ -73,7 +75,11 @@ class Output:
     def __enter__(self) -> Output:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
+        if isinstance(error, ClusterError) and self._is_kept:
+            # As of no process: this one lives on, and may be the one that tries again.
+            self.staging.rename(_named(self.place, os.getpid(), 0))
+            raise ClusterError(error.what, f"{error.hint}; {KEPT}") from error
         shutil.rmtree(self.staging, ignore_errors=True)
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
@@ -180,6 +186,11 @@ def _unwritable(place: Path, error: OSError) -> OutputError:
     return OutputError(f"cannot write {place}: {reason}", "give a writable folder with out=DIR")
 
 
+def _named(place: Path, pid: int, born: int) -> Path:
+    """Return the staging folder of a process of this host; ``born`` is 0 if nobody works in it."""
+    return place.with_name(f".{place.name}.{socket.gethostname()}-{pid}-{born}.partial")
+
+
 def _left(place: Path, *, any_host: bool) -> list[Path]:
     """Return the folders of killed runs beside ``place``; bring an old output back.
 
@@ -194,7 +205,8 @@ def _left(place: Path, *, any_host: bool) -> list[Path]:
         match = form.fullmatch(left.name)
         if match is None or left.stat().st_uid != os.getuid():
             continue
-        is_alive = match[1] == host and _born(int(match[2])) == int(match[3])
+        born = int(match[3])
+        is_alive = match[1] == host and born != 0 and _born(int(match[2])) == born
         if is_alive or (match[1] != host and not any_host):
             continue
         if match[4] == "old" and not place.exists():

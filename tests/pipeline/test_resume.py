@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from sigmatrace import api, passes
-from sigmatrace.errors import ConfigError
+from sigmatrace.errors import ClusterError, ConfigError
 from sigmatrace.testing.synthetic import generate
+from tests import mishap
+from tests.dask_commands import pipeline
 from tests.outputs import contents
 
 OPTIONS = ["partition_mb=1", "cluster.workers=2"]
@@ -120,6 +123,32 @@ def test_a_kill_at_the_end_and_another_cluster(run, reads, whole):
     result = api.run(run, export=EXPORTS, cluster="processes", overrides=OPTIONS)
     assert results(result.out) == whole
     assert reads == [] and "resumed" in result.text()
+
+
+@pytest.mark.parametrize("where", ["another process", "this process"])
+def test_what_is_done_is_kept_when_a_worker_dies(run, tmp_path, where, command):
+    words = mishap.words(tmp_path, "die", once=tmp_path / "once")
+    words = [f"run={run}", f"out={tmp_path / 'out'}", "partition_mb=1", *words]
+    one, two = (f"cluster.workers={count}" for count in (1, 2))
+    if where == "this process":
+        code, _, said = command(*words, "cluster=processes", one)
+        resumed = command(*words, two).out
+    else:
+        done = pipeline(*words, "cluster=processes", one)
+        code, said = done.returncode, done.stderr
+        resumed = pipeline(*words, two).stdout
+    assert code == ClusterError.exit_code
+    assert re.search("process died.*kept, and the next run.* goes on", said.splitlines()[-1])
+    assert re.search(r"resumed    [123] (of|partition)", resumed)
+    assert list(tmp_path.glob(".*")) == []
+
+
+def test_nothing_is_kept_when_told_so(run, tmp_path, command):
+    words = ["cluster.workers=1", "resume=none", *mishap.words(tmp_path, "die")]
+    code, _, said = command(f"run={run}", f"out={tmp_path / 'out'}", "cluster=processes",
+                            "partition_mb=1", *words)  # fmt: skip
+    assert code == ClusterError.exit_code and said.endswith("smaller partition_mb\n")
+    assert list(tmp_path.glob(".*")) == []
 
 
 def test_nothing_is_taken_over_when_told_so(run, reads, whole):
