@@ -173,6 +173,8 @@ def _execute(settings: Settings, chosen: Plan, cluster: Cluster, progress: TextI
     place = output.Output(
         settings.out, overwrite=settings.overwrite, fingerprint=same, resume=settings.resume
     )
+    for name, why in place.discarded.items():
+        _say(progress, f"{name}, of a run that was killed, is removed: {why}")
     with place as made:
         done = pipeline.correlate(indexed, chosen, made.staging, cluster, progress=progress)
         book = ledger.build(done.account, done.stages, done.exported)
@@ -190,6 +192,11 @@ def _execute(settings: Settings, chosen: Plan, cluster: Cluster, progress: TextI
         made.write(output.SUMMARY, result.text())
         made.publish()
     return result
+
+
+def _say(progress: TextIO | None, text: str) -> None:
+    if progress is not None:
+        print(f"resume: {text}", file=progress, flush=True)
 
 
 def _wire(pcap: str, mtu: int | None) -> Stage:

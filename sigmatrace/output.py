@@ -14,6 +14,7 @@ import shutil
 import socket
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from sigmatrace.errors import ClusterError, OutputError
 
 LEDGER, RUN, SUMMARY = "ledger.json", "run.json", "summary.txt"
 KEPT = "what is done is kept, and the next run with the same options goes on with it"
+PARTIAL = ".partial"
 _FINGERPRINT = ".fingerprint"
 
 
@@ -34,9 +36,14 @@ class Output:
     Args:
         place: Where the finished output shall be.
         overwrite: An output that is already there may be replaced.
-        fingerprint: Of all that what is staged depends on; "": nothing is taken over.
+        fingerprint: Of all that what is staged depends on, by what it is of; empty: nothing is
+            taken over.
         resume: Take over what a killed run of the same fingerprint has left: "own", one of this
             host; "any", of whatever host (nobody can see whether it still runs); "none".
+
+    Attributes:
+        names: What the finished output consists of.
+        discarded: By folder of a killed run that was removed, why it was not taken over.
 
     Raises:
         OutputError: Something is already there, or the place cannot be written.
@@ -47,12 +54,13 @@ class Output:
         place: Path,
         *,
         overwrite: bool = False,
-        fingerprint: str = "",
+        fingerprint: Mapping[str, str] = MappingProxyType({}),
         resume: str = "none",
     ) -> None:
         self.place = place.resolve() if place.is_symlink() else place
         self.overwrite = overwrite
         self.names: list[str] = []
+        self.discarded: dict[str, str] = {}
         if not self.place.name:
             raise OutputError(f"{self.place} cannot be an output folder", "give out=DIR")
         self.staging = _named(self.place, os.getpid(), _born(os.getpid()))
@@ -61,14 +69,19 @@ class Output:
             self.place.parent.mkdir(parents=True, exist_ok=True)
             left = _left(self.place, any_host=resume == "any")
             check(self.place, overwrite=overwrite)
-            same = [one for one in left if fingerprint and _fingerprint(one) == fingerprint]
-            if same and resume != "none":
-                same[0].rename(self.staging)
+            unfit = {one: _unfit(one, fingerprint, resume) for one in left}
+            taken = next((one for one in left if not unfit[one]), None)
+            for one in left:
+                if one == taken:
+                    continue
+                if one.suffix == PARTIAL:
+                    self.discarded[one.name] = unfit[one] or "another one is taken over"
+                shutil.rmtree(one, ignore_errors=True)
+            if taken:
+                taken.rename(self.staging)
             else:
                 self.staging.mkdir()
-                (self.staging / _FINGERPRINT).write_text(fingerprint)
-            for one in left:
-                shutil.rmtree(one, ignore_errors=True)
+                (self.staging / _FINGERPRINT).write_text(json.dumps(dict(fingerprint)))
         except OSError as error:
             raise _unwritable(self.place, error) from error
 
@@ -188,7 +201,7 @@ def _unwritable(place: Path, error: OSError) -> OutputError:
 
 def _named(place: Path, pid: int, born: int) -> Path:
     """Return the staging folder of a process of this host; ``born`` is 0 if nobody works in it."""
-    return place.with_name(f".{place.name}.{socket.gethostname()}-{pid}-{born}.partial")
+    return place.with_name(f".{place.name}.{socket.gethostname()}-{pid}-{born}{PARTIAL}")
 
 
 def _left(place: Path, *, any_host: bool) -> list[Path]:
@@ -216,9 +229,18 @@ def _left(place: Path, *, any_host: bool) -> list[Path]:
     return found
 
 
-def _fingerprint(staging: Path) -> str:
-    path = staging / _FINGERPRINT
-    return path.read_text() if path.is_file() else ""
+def _unfit(staging: Path, fingerprint: Mapping[str, str], resume: str) -> str:
+    """Return why a staging folder cannot be taken over, "" if it can."""
+    if resume == "none":
+        return "resume=none"
+    try:
+        before = json.loads((staging / _FINGERPRINT).read_text())
+        differing = [what for what in fingerprint if before.get(what) != fingerprint[what]]
+    except (OSError, ValueError, AttributeError):
+        return "it does not say what it is of"
+    if differing:
+        return f"other {' and '.join(differing)}"
+    return "" if fingerprint else "nothing is known of this run"
 
 
 def _born(pid: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import subprocess
@@ -91,8 +92,8 @@ def results(out: Path) -> dict[str, bytes]:
     return {name: made[name] for name in made if name not in ("run.json", "summary.txt")}
 
 
-def go_on(run: Path, *options: str, exports=EXPORTS):
-    return api.run(run, export=exports, overrides=[*OPTIONS, *options])
+def go_on(run: Path, *options: str, exports=EXPORTS, progress=None):
+    return api.run(run, export=exports, overrides=[*OPTIONS, *options], progress=progress)
 
 
 @pytest.fixture
@@ -108,7 +109,7 @@ def test_finished_partitions_are_not_done_again(run, reads, whole, after):
     result = go_on(run)
     assert results(result.out) == whole
     assert len(reads) == len(set(reads)) == PARTITIONS - after
-    assert f"resumed    {after} partition" in result.text()
+    assert f"resumed    {after} of {PARTITIONS} partitions" in result.text()
     assert not [path for path in run.iterdir() if path.name.startswith(".")]
 
 
@@ -139,7 +140,7 @@ def test_what_is_done_is_kept_when_a_worker_dies(run, tmp_path, where, command):
         resumed = pipeline(*words, two).stdout
     assert code == ClusterError.exit_code
     assert re.search("process died.*kept, and the next run.* goes on", said.splitlines()[-1])
-    assert re.search(r"resumed    [123] (of|partition)", resumed)
+    assert re.search(r"resumed    [123] of 4 partitions", resumed)
     assert list(tmp_path.glob(".*")) == []
 
 
@@ -158,13 +159,22 @@ def test_nothing_is_taken_over_when_told_so(run, reads, whole):
     assert len(reads) == PARTITIONS
 
 
-@pytest.mark.parametrize("what", ["options", "exports", "files", "reboot"])
-def test_nothing_is_taken_over_of_another_run(run, reads, what, tmp_path, monkeypatch):
-    kill(run, 3)
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("options", "other options"),
+        ("exports", "other options"),
+        ("files", "other trace files"),
+        ("reboot", "other boot of the machine"),
+        ("told", "resume=none"),
+        ("old", "it does not say what it is of"),
+    ],
+)
+def test_nothing_is_taken_over_of_another_run(run, reads, what, said, tmp_path, monkeypatch):
+    left = kill(run, 3)
     options, exports = [], EXPORTS
     if what == "options":
         options = ["stage=[clock,topology,match,traffic]"]
-        exports = ["json"]
     elif what == "exports":
         exports = ["json"]
     elif what == "files":
@@ -172,13 +182,20 @@ def test_nothing_is_taken_over_of_another_run(run, reads, what, tmp_path, monkey
         data = first.read_bytes()
         first.unlink()
         first.write_bytes(data)
-    else:
+    elif what == "reboot":
         from sigmatrace import fingerprint
 
         (tmp_path / "boot").write_text("another")
         monkeypatch.setattr(fingerprint, "_BOOT_ID", tmp_path / "boot")
-    result = go_on(run, *options, exports=exports)
+    elif what == "told":
+        options = ["resume=none"]
+    else:
+        (left / ".fingerprint").write_text("0123")
+    shown = io.StringIO()
+    result = go_on(run, *options, exports=exports, progress=shown)
     assert len(reads) == PARTITIONS and "resumed" not in result.text()
+    line = f"resume: {left.name}, of a run that was killed, is removed: {said}\n"
+    assert line in shown.getvalue()
     assert not [path for path in run.iterdir() if path.name.startswith(".")]
 
 
