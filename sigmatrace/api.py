@@ -147,6 +147,7 @@ def execute(settings: Settings, *, progress: TextIO | None = None) -> Result:
     chosen = plan(settings)
     if settings.run.is_dir():
         output.check(settings.out, overwrite=settings.overwrite)
+        output.check_alone(settings.out)
     with make(**settings.cluster) as cluster:
         return _execute(settings, chosen, cluster, progress)
 

@@ -1,7 +1,7 @@
 """Where output is put: built in a hidden folder beside its place, moved there by one rename.
 
-A run that is killed, or whose workers are, leaves only its hidden folder. The next run beside it goes on with that if it
-is to do exactly the same (``fingerprint``), and else removes it.
+A run that is killed, or whose workers are, leaves only its hidden folder. The next run beside it
+goes on with that if it is to do exactly the same (``fingerprint``), and else removes it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -23,7 +23,7 @@ from sigmatrace.errors import ClusterError, OutputError
 
 LEDGER, RUN, SUMMARY = "ledger.json", "run.json", "summary.txt"
 KEPT = "what is done is kept, and the next run with the same options goes on with it"
-PARTIAL = ".partial"
+PARTIAL, OLD = ".partial", ".old"
 _FINGERPRINT = ".fingerprint"
 
 
@@ -69,6 +69,7 @@ class Output:
             self.place.parent.mkdir(parents=True, exist_ok=True)
             left = _left(self.place, any_host=resume == "any")
             check(self.place, overwrite=overwrite)
+            check_alone(self.place)
             unfit = {one: _unfit(one, fingerprint, resume) for one in left}
             taken = next((one for one in left if not unfit[one]), None)
             for one in left:
@@ -132,7 +133,7 @@ class Output:
             OutputError: Something came to be there in the meantime, or the rename failed.
         """
         check(self.place, overwrite=self.overwrite)
-        aside = self.staging.with_suffix(".old")
+        aside = self.staging.with_suffix(OLD)
         try:
             if self.place.exists() and any(self.place.iterdir()):
                 self.place.rename(aside)
@@ -169,6 +170,25 @@ def check(place: Path, *, overwrite: bool = False) -> None:
         raise OutputError(
             f"output is already there: {place}", "add overwrite=true, or give out=DIR"
         )
+
+
+def check_alone(place: Path) -> None:
+    """See that no living run of this host is about to write here: one would work for nothing.
+
+    Raises:
+        OutputError: There is one, or the place cannot be read.
+    """
+    try:
+        if not place.parent.is_dir():
+            return
+        for path, _, pid in _stagings(place):
+            if pid and path.suffix == PARTIAL:
+                raise OutputError(
+                    f"process {pid} writes to {place} right now",
+                    "wait until it is done, or give out=DIR",
+                )
+    except OSError as error:
+        raise _unwritable(place, error) from error
 
 
 def _recorded(place: Path) -> set[str]:
@@ -211,22 +231,31 @@ def _left(place: Path, *, any_host: bool) -> list[Path]:
         place: Where the output shall be.
         any_host: Those of other hosts, too, which may be alive.
     """
-    host = socket.gethostname()
-    form = re.compile(rf"\.{re.escape(place.name)}\.(.+)-(\d+)-(\d+)\.(partial|old)")
+    here = socket.gethostname()
     found = []
-    for left in sorted(place.parent.iterdir()):
-        match = form.fullmatch(left.name)
-        if match is None or left.stat().st_uid != os.getuid():
+    for left, host, pid in _stagings(place):
+        if pid or left.stat().st_uid != os.getuid() or (host != here and not any_host):
             continue
-        born = int(match[3])
-        is_alive = match[1] == host and born != 0 and _born(int(match[2])) == born
-        if is_alive or (match[1] != host and not any_host):
-            continue
-        if match[4] == "old" and not place.exists():
+        if left.suffix == OLD and not place.exists():
             left.rename(place)  # killed between the two renames
         else:
             found.append(left)
     return found
+
+
+def _stagings(place: Path) -> Iterator[tuple[Path, str, int]]:
+    """Yield the hidden folders beside ``place`` that are for it.
+
+    Yields:
+        The folder, its host, and the process that works in it, 0 if none of this host does.
+    """
+    form = re.compile(rf"\.{re.escape(place.name)}\.(.+)-(\d+)-(\d+)({PARTIAL}|{OLD})")
+    for path in sorted(place.parent.iterdir()):
+        match = form.fullmatch(path.name)
+        if match is not None:
+            host, pid, born = match[1], int(match[2]), int(match[3])
+            lives = host == socket.gethostname() and born != 0 and _born(pid) == born
+            yield path, host, pid if lives else 0
 
 
 def _unfit(staging: Path, fingerprint: Mapping[str, str], resume: str) -> str:
