@@ -147,6 +147,7 @@ def execute(settings: Settings, *, progress: TextIO | None = None) -> Result:
     chosen = plan(settings)
     if settings.run.is_dir():
         output.check(settings.out, overwrite=settings.overwrite)
+        output.check_alone(settings.out)
     with make(**settings.cluster) as cluster:
         return _execute(settings, chosen, cluster, progress)
 
@@ -173,6 +174,8 @@ def _execute(settings: Settings, chosen: Plan, cluster: Cluster, progress: TextI
     place = output.Output(
         settings.out, overwrite=settings.overwrite, fingerprint=same, resume=settings.resume
     )
+    for name, why in place.discarded.items():
+        _say(progress, f"{name}, of a run that was killed, is removed: {why}")
     with place as made:
         done = pipeline.correlate(indexed, chosen, made.staging, cluster, progress=progress)
         book = ledger.build(done.account, done.stages, done.exported)
@@ -190,6 +193,11 @@ def _execute(settings: Settings, chosen: Plan, cluster: Cluster, progress: TextI
         made.write(output.SUMMARY, result.text())
         made.publish()
     return result
+
+
+def _say(progress: TextIO | None, text: str) -> None:
+    if progress is not None:
+        print(f"resume: {text}", file=progress, flush=True)
 
 
 def _wire(pcap: str, mtu: int | None) -> Stage:

@@ -19,8 +19,10 @@ _NO_MATTER = ("cluster", "out", "overwrite", "plan", "resume", "strict")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-def fingerprint(options: Mapping[str, Any], files: Iterable[str], steps: Iterable[object]) -> str:
-    """Return a digest of options, files and code.
+def fingerprint(
+    options: Mapping[str, Any], files: Iterable[str], steps: Iterable[object]
+) -> dict[str, str]:
+    """Return digests of options, trace files, code and the boot, by what they are of.
 
     After a reboot it is another one: what was written before may not have reached the disk.
 
@@ -30,13 +32,17 @@ def fingerprint(options: Mapping[str, Any], files: Iterable[str], steps: Iterabl
         steps: Stages and exporters; the files of their modules count, as do this package's own.
     """
     whole = {
-        "packages": [package.__version__ for package in (numba, numpy, pyarrow)],
-        "boot": _BOOT_ID.read_text() if _BOOT_ID.is_file() else "",
         "options": {key: value for key, value in options.items() if key not in _NO_MATTER},
-        "files": [_state(path) for path in files],
-        "code": [_state(path) for path in sorted(_code(steps))],
+        "trace files": [_state(path) for path in files],
+        "code": [_state(path) for path in sorted(set(_code(steps)))],
+        "packages": [package.__version__ for package in (numba, numpy, pyarrow)],
+        "boot of the machine": _BOOT_ID.read_text() if _BOOT_ID.is_file() else "",
     }
-    text = json.dumps(whole, sort_keys=True, default=str)
+    return {what: _digest(value) for what, value in whole.items()}
+
+
+def _digest(value: object) -> str:
+    text = json.dumps(value, sort_keys=True, default=str)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 

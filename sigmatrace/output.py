@@ -1,7 +1,7 @@
 """Where output is put: built in a hidden folder beside its place, moved there by one rename.
 
-A run that is killed leaves only its hidden folder. The next run beside it goes on with that if it
-is to do exactly the same (``fingerprint``), and else removes it.
+A run that is killed, or whose workers are, leaves only its hidden folder. The next run beside it
+goes on with that if it is to do exactly the same (``fingerprint``), and else removes it.
 """
 
 from __future__ import annotations
@@ -12,29 +12,38 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from sigmatrace.errors import OutputError
+from sigmatrace.errors import ClusterError, OutputError
 
 LEDGER, RUN, SUMMARY = "ledger.json", "run.json", "summary.txt"
+KEPT = "what is done is kept, and the next run with the same options goes on with it"
+PARTIAL, OLD = ".partial", ".old"
 _FINGERPRINT = ".fingerprint"
 
 
 class Output:
     """The staging folder of one run, a context manager.
 
-    Leaving the context without ``publish`` removes what was staged.
+    Leaving the context without ``publish`` removes what was staged, unless workers went away: then
+    it is kept as that of a killed run would be.
 
     Args:
         place: Where the finished output shall be.
         overwrite: An output that is already there may be replaced.
-        fingerprint: Of all that what is staged depends on; "": nothing is taken over.
+        fingerprint: Of all that what is staged depends on, by what it is of; empty: nothing is
+            taken over.
         resume: Take over what a killed run of the same fingerprint has left: "own", one of this
             host; "any", of whatever host (nobody can see whether it still runs); "none".
+
+    Attributes:
+        names: What the finished output consists of.
+        discarded: By folder of a killed run that was removed, why it was not taken over.
 
     Raises:
         OutputError: Something is already there, or the place cannot be written.
@@ -45,35 +54,46 @@ class Output:
         place: Path,
         *,
         overwrite: bool = False,
-        fingerprint: str = "",
+        fingerprint: Mapping[str, str] = MappingProxyType({}),
         resume: str = "none",
     ) -> None:
         self.place = place.resolve() if place.is_symlink() else place
         self.overwrite = overwrite
         self.names: list[str] = []
+        self.discarded: dict[str, str] = {}
         if not self.place.name:
             raise OutputError(f"{self.place} cannot be an output folder", "give out=DIR")
-        host, (pid, born) = socket.gethostname(), (os.getpid(), _born(os.getpid()))
-        self.staging = self.place.with_name(f".{self.place.name}.{host}-{pid}-{born}.partial")
+        self.staging = _named(self.place, os.getpid(), _born(os.getpid()))
+        self._is_kept = bool(fingerprint) and resume != "none"
         try:
             self.place.parent.mkdir(parents=True, exist_ok=True)
             left = _left(self.place, any_host=resume == "any")
             check(self.place, overwrite=overwrite)
-            same = [one for one in left if fingerprint and _fingerprint(one) == fingerprint]
-            if same and resume != "none":
-                same[0].rename(self.staging)
+            check_alone(self.place)
+            unfit = {one: _unfit(one, fingerprint, resume) for one in left}
+            taken = next((one for one in left if not unfit[one]), None)
+            for one in left:
+                if one == taken:
+                    continue
+                if one.suffix == PARTIAL:
+                    self.discarded[one.name] = unfit[one] or "another one is taken over"
+                shutil.rmtree(one, ignore_errors=True)
+            if taken:
+                taken.rename(self.staging)
             else:
                 self.staging.mkdir()
-                (self.staging / _FINGERPRINT).write_text(fingerprint)
-            for one in left:
-                shutil.rmtree(one, ignore_errors=True)
+                (self.staging / _FINGERPRINT).write_text(json.dumps(dict(fingerprint)))
         except OSError as error:
             raise _unwritable(self.place, error) from error
 
     def __enter__(self) -> Output:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
+        if isinstance(error, ClusterError) and self._is_kept:
+            # As of no process: this one lives on, and may be the one that tries again.
+            self.staging.rename(_named(self.place, os.getpid(), 0))
+            raise ClusterError(error.what, f"{error.hint}; {KEPT}") from error
         shutil.rmtree(self.staging, ignore_errors=True)
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
@@ -113,7 +133,7 @@ class Output:
             OutputError: Something came to be there in the meantime, or the rename failed.
         """
         check(self.place, overwrite=self.overwrite)
-        aside = self.staging.with_suffix(".old")
+        aside = self.staging.with_suffix(OLD)
         try:
             if self.place.exists() and any(self.place.iterdir()):
                 self.place.rename(aside)
@@ -152,6 +172,25 @@ def check(place: Path, *, overwrite: bool = False) -> None:
         )
 
 
+def check_alone(place: Path) -> None:
+    """See that no living run of this host is about to write here: one would work for nothing.
+
+    Raises:
+        OutputError: There is one, or the place cannot be read.
+    """
+    try:
+        if not place.parent.is_dir():
+            return
+        for path, _, pid in _stagings(place):
+            if pid and path.suffix == PARTIAL:
+                raise OutputError(
+                    f"process {pid} writes to {place} right now",
+                    "wait until it is done, or give out=DIR",
+                )
+    except OSError as error:
+        raise _unwritable(place, error) from error
+
+
 def _recorded(place: Path) -> set[str]:
     """Return the names that an output says are its own: nothing else may be replaced."""
     try:
@@ -180,6 +219,11 @@ def _unwritable(place: Path, error: OSError) -> OutputError:
     return OutputError(f"cannot write {place}: {reason}", "give a writable folder with out=DIR")
 
 
+def _named(place: Path, pid: int, born: int) -> Path:
+    """Return the staging folder of a process of this host; ``born`` is 0 if nobody works in it."""
+    return place.with_name(f".{place.name}.{socket.gethostname()}-{pid}-{born}{PARTIAL}")
+
+
 def _left(place: Path, *, any_host: bool) -> list[Path]:
     """Return the folders of killed runs beside ``place``; bring an old output back.
 
@@ -187,26 +231,45 @@ def _left(place: Path, *, any_host: bool) -> list[Path]:
         place: Where the output shall be.
         any_host: Those of other hosts, too, which may be alive.
     """
-    host = socket.gethostname()
-    form = re.compile(rf"\.{re.escape(place.name)}\.(.+)-(\d+)-(\d+)\.(partial|old)")
+    here = socket.gethostname()
     found = []
-    for left in sorted(place.parent.iterdir()):
-        match = form.fullmatch(left.name)
-        if match is None or left.stat().st_uid != os.getuid():
+    for left, host, pid in _stagings(place):
+        if pid or left.stat().st_uid != os.getuid() or (host != here and not any_host):
             continue
-        is_alive = match[1] == host and _born(int(match[2])) == int(match[3])
-        if is_alive or (match[1] != host and not any_host):
-            continue
-        if match[4] == "old" and not place.exists():
+        if left.suffix == OLD and not place.exists():
             left.rename(place)  # killed between the two renames
         else:
             found.append(left)
     return found
 
 
-def _fingerprint(staging: Path) -> str:
-    path = staging / _FINGERPRINT
-    return path.read_text() if path.is_file() else ""
+def _stagings(place: Path) -> Iterator[tuple[Path, str, int]]:
+    """Yield the hidden folders beside ``place`` that are for it.
+
+    Yields:
+        The folder, its host, and the process that works in it, 0 if none of this host does.
+    """
+    form = re.compile(rf"\.{re.escape(place.name)}\.(.+)-(\d+)-(\d+)({PARTIAL}|{OLD})")
+    for path in sorted(place.parent.iterdir()):
+        match = form.fullmatch(path.name)
+        if match is not None:
+            host, pid, born = match[1], int(match[2]), int(match[3])
+            lives = host == socket.gethostname() and born != 0 and _born(pid) == born
+            yield path, host, pid if lives else 0
+
+
+def _unfit(staging: Path, fingerprint: Mapping[str, str], resume: str) -> str:
+    """Return why a staging folder cannot be taken over, "" if it can."""
+    if resume == "none":
+        return "resume=none"
+    try:
+        before = json.loads((staging / _FINGERPRINT).read_text())
+        differing = [what for what in fingerprint if before.get(what) != fingerprint[what]]
+    except (OSError, ValueError, AttributeError):
+        return "it does not say what it is of"
+    if differing:
+        return f"other {' and '.join(differing)}"
+    return "" if fingerprint else "nothing is known of this run"
 
 
 def _born(pid: int) -> int:

@@ -32,7 +32,7 @@ from sigmatrace.sink import Sink
 from sigmatrace.stages.base import Stage
 from sigmatrace.stages.clock import Clock
 from sigmatrace.stages.clock_columns import ticks_at
-from sigmatrace.text import counted
+from sigmatrace.text import count_text, counted
 from sigmatrace.window import Window
 
 BUCKETS = 64
@@ -173,7 +173,7 @@ def correlate(
         run = run.with_results({name: joined})
         with blamed(exchange, "account"):
             accounts[exchange.name] = exchange.account(joined)
-    lines = [*_resumed(work.sink)]
+    lines = [*_resumed(work.sink, len(indexed.partitions))]
     for stage in chosen.stages:
         if stage.name in resolved:
             with blamed(stage, "account and lines"):
@@ -201,9 +201,10 @@ def _window(indexed: Indexed) -> dict[str, int]:
     }
 
 
-def _resumed(sink: Sink) -> Iterator[str]:
+def _resumed(sink: Sink, partitions: int) -> Iterator[str]:
     if sink.resumed:
-        yield f"resumed    {counted(sink.resumed, 'partition')} of a run that was killed"
+        whole = counted(partitions, "partition")
+        yield f"resumed    {count_text(sink.resumed)} of {whole} of a run that was killed"
 
 
 def _resolve(stage: Stage, summary: Any, run: Run, resolved: dict[str, Any]) -> Run:

@@ -17,7 +17,8 @@ Options
                        jobs: slurm, pbs, moab, lsf, sge, oar, htcondor; cluster.jobs=N ...
   preset=NAME          summary (json, csv), everything (all exporters)
   overwrite=true       replace an output that is already there
-  resume=none          do not go on where a run was killed
+  resume=none          do not go on where a run was killed; resume=any: also where one of another
+                       host was, which must not be alive any more
   strict=true          any lost or damaged data, or a file without an end, is an error
   window=BEGIN..END    read this time alone, as in 10s..12.5s after the run's zero
   export.perfetto.X=   what the time line shows: window, ranks, qps, ops, budget_mb, split

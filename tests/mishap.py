@@ -54,8 +54,8 @@ class Mishap(Stage):
         threading.Event().wait()
 
     def _tell(self) -> None:
-        Path(self.target).open("wb").close()
-        threading.Event().wait()
+        with Path(self.target).open("wb"):  # whoever reads it sees this process end
+            threading.Event().wait()
 
 
 def words(folder: Path, what: str, target: object = "", once: object = "") -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +74,7 @@ class Processes(Cluster):
         step = _stepping(counted, progress)
         if self._pool is None:
             context = get_context("spawn")
-            self._pool = ProcessPoolExecutor(self.workers, context, _leave_interrupts_to_the_parent)
+            self._pool = ProcessPoolExecutor(self.workers, context, _begin_worker)
         with callback(posttask=lambda key, *_: step(key)):
             try:
                 return dask.multiprocessing.get(
@@ -83,7 +84,8 @@ class Processes(Cluster):
                 raise error.exception from None
             except BrokenExecutor as error:
                 raise ClusterError(
-                    "a worker process died", "out of memory? try a smaller partition_mb"
+                    "a worker process died",
+                    "out of memory? try fewer cluster.workers, or a smaller partition_mb",
                 ) from error
 
 
@@ -99,5 +101,16 @@ def _stepping(counted: Sequence[Key], progress: Progress) -> Callable[[Key], Non
     return lambda key: progress.step() if key in wanted else None
 
 
-def _leave_interrupts_to_the_parent() -> None:
+def _begin_worker() -> None:
+    """Leave interrupts to the parent, and end with it: a killed one cannot end its workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+
+
+def _end_with_the_parent() -> None:
+    from multiprocessing import parent_process
+
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)  # the other threads are in the middle of work that nobody wants any more

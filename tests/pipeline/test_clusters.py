@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 import time
@@ -198,3 +199,17 @@ def test_a_killed_process(run, tmp_path):
     words = (*mishap.words(tmp_path, "die"), "cluster=processes", "cluster.workers=2")
     done = pipeline(f"run={run}", f"out={tmp_path / 'out'}", *CHOICE, *words)
     failed((done.returncode, done.stderr.splitlines(), tmp_path / "out"), 10, "process died")
+
+
+def test_worker_processes_end_with_a_command_that_is_killed(run, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    harm = mishap.words(tmp_path, "tell", tmp_path / "pipe")
+    where = ("cluster=processes", "cluster.workers=2", f"out={tmp_path / 'out'}")
+    with (
+        dask_commands.started(f"run={run}", *CHOICE, *where, *harm) as process,
+        (tmp_path / "pipe").open("rb") as pipe,  # returns when a worker opens the other end
+    ):
+        process.kill()
+        process.wait()
+        assert select.select([pipe], [], [], 60)[0], "the worker lives"
+        assert pipe.read() == b""

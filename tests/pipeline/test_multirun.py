@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +23,8 @@ gc.freeze = lambda: (calls.append(None), freeze())
 atexit.register(lambda: print(f"frozen {len(calls)}, enabled {gc.isenabled()}", flush=True))
 main()
 """
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -66,3 +71,29 @@ def test_imports_are_taken_out_of_garbage_collection_once(runs, tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "frozen 1, enabled True"
     assert (tmp_path / "1" / "summary.json").exists()
+
+
+def test_the_batch_scripts_of_the_documentation_work_together(tmp_path):
+    text = (ROOT / "docs/cluster.md").read_text()
+    scripts = re.findall(r"(?m)^ +#!/bin/bash\n(?: .*\n)+", text)
+    assert len(scripts) == 2
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    own = {"srun": "exit 0", "sigmatrace-pipeline": f'exec {sys.executable} -m sigmatrace "$@"'}
+    for name, line in own.items():
+        (commands / name).write_text(f"#!/bin/sh\n{line}\n")
+        (commands / name).chmod(0o755)
+    env = environment({"PATH": f"{commands}:{os.environ['PATH']}", "USER": "me"})
+    for job in (7, 8):
+        generate(tmp_path / f"me/run-{job}", ranks=2, events=200, chunk_records=16, seed=job)
+    (tmp_path / "me/run-7-packed").mkdir()
+    for number, script in enumerate((scripts[0], scripts[0], scripts[1])):
+        line = script.replace("/scratch", str(tmp_path)).replace("submitit_slurm", "submitit_local")
+        line = re.sub(r"(?m)^ *\. .*$", "set -e", line)
+        done = subprocess.run(
+            ["bash", "-c", line], capture_output=True, text=True, timeout=240, check=False,
+            env={**env, "SLURM_JOB_ID": str(7 + number)},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    for job in (7, 8):
+        assert (tmp_path / f"me/run-{job}/sigmatrace-out/trace.pftrace").is_file()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from sigmatrace import api
+from sigmatrace import api, pipeline
 from sigmatrace.errors import OutputError
 from sigmatrace.export.json import Json
 from sigmatrace.output import Output
@@ -57,19 +58,41 @@ def test_a_killed_run_leaves_the_old_output_as_it_was(small):
     assert before.read_bytes() == text
 
 
-def test_staging_of_a_living_process_is_left_alone(tmp_path):
-    with Output(tmp_path / "out") as first:
-        other = first.staging.with_name(first.staging.name.replace(f"-{os.getpid()}-", "-1-"))
-        other.mkdir()
-        born = Path("/proc/1/stat").read_text().rpartition(")")[2].split()[19]
-        parts = other.name.rsplit("-", 1)
-        living = other.rename(other.with_name(f"{parts[0]}-{born}.partial"))
-        dead = living.with_name(f"{parts[0]}-999999999999.partial")
-        dead.mkdir()
-        other_host = tmp_path / ".out.elsewhere-1-1.partial"
-        other_host.mkdir()
+def staging(out, *, host="", pid, born=0):
+    """Make the hidden folder of a run, of this host by default, that writes to ``out``."""
+    host = host or socket.gethostname()
+    born = born or Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    made = out.with_name(f".{out.name}.{host}-{pid}-{born}.partial")
+    made.mkdir()
+    return made
+
+
+def test_staging_of_a_dead_process_is_removed_and_of_another_host_left_alone(tmp_path):
+    dead = staging(tmp_path / "out", pid=1, born=999999999999)
+    other_host = staging(tmp_path / "out", host="elsewhere", pid=1, born=1)
     with Output(tmp_path / "out"):
-        assert living.exists() and other_host.exists() and not dead.exists()
+        assert other_host.exists() and not dead.exists()
+
+
+def test_a_place_that_a_living_run_writes_to_is_refused_before_the_work(
+    small, tmp_path, monkeypatch
+):
+    out = tmp_path / "out"
+    living = staging(out, pid=1)
+    with pytest.raises(OutputError, match=f"process 1 writes to {out} right now: wait"):
+        Output(out)
+    monkeypatch.setattr(pipeline, "index", None)  # not called
+    for words in ({}, {"overwrite": True}):
+        with pytest.raises(OutputError, match="process 1 writes to"):
+            api.run(small, export=["json"], out=out, **words)
+    assert list(tmp_path.glob(".*")) == [living]
+
+
+def test_two_outputs_of_one_process_at_one_place_are_refused(tmp_path):
+    with Output(tmp_path / "out") as first:
+        with pytest.raises(OutputError, match=f"process {os.getpid()} writes to"):
+            Output(tmp_path / "out")
+        assert first.staging.is_dir()
 
 
 def test_killed_between_the_two_renames_brings_the_old_output_back(tmp_path):

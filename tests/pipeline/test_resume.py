@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from sigmatrace import api, passes
-from sigmatrace.errors import ConfigError
+from sigmatrace.errors import ClusterError, ConfigError
 from sigmatrace.testing.synthetic import generate
+from tests import mishap
+from tests.dask_commands import pipeline
 from tests.outputs import contents
 
 OPTIONS = ["partition_mb=1", "cluster.workers=2"]
@@ -88,8 +92,8 @@ def results(out: Path) -> dict[str, bytes]:
     return {name: made[name] for name in made if name not in ("run.json", "summary.txt")}
 
 
-def go_on(run: Path, *options: str, exports=EXPORTS):
-    return api.run(run, export=exports, overrides=[*OPTIONS, *options])
+def go_on(run: Path, *options: str, exports=EXPORTS, progress=None):
+    return api.run(run, export=exports, overrides=[*OPTIONS, *options], progress=progress)
 
 
 @pytest.fixture
@@ -105,7 +109,7 @@ def test_finished_partitions_are_not_done_again(run, reads, whole, after):
     result = go_on(run)
     assert results(result.out) == whole
     assert len(reads) == len(set(reads)) == PARTITIONS - after
-    assert f"resumed    {after} partition" in result.text()
+    assert f"resumed    {after} of {PARTITIONS} partitions" in result.text()
     assert not [path for path in run.iterdir() if path.name.startswith(".")]
 
 
@@ -122,6 +126,32 @@ def test_a_kill_at_the_end_and_another_cluster(run, reads, whole):
     assert reads == [] and "resumed" in result.text()
 
 
+@pytest.mark.parametrize("where", ["another process", "this process"])
+def test_what_is_done_is_kept_when_a_worker_dies(run, tmp_path, where, command):
+    words = mishap.words(tmp_path, "die", once=tmp_path / "once")
+    words = [f"run={run}", f"out={tmp_path / 'out'}", "partition_mb=1", *words]
+    one, two = (f"cluster.workers={count}" for count in (1, 2))
+    if where == "this process":
+        code, _, said = command(*words, "cluster=processes", one)
+        resumed = command(*words, two).out
+    else:
+        done = pipeline(*words, "cluster=processes", one)
+        code, said = done.returncode, done.stderr
+        resumed = pipeline(*words, two).stdout
+    assert code == ClusterError.exit_code
+    assert re.search("process died.*kept, and the next run.* goes on", said.splitlines()[-1])
+    assert re.search(r"resumed    [123] of 4 partitions", resumed)
+    assert list(tmp_path.glob(".*")) == []
+
+
+def test_nothing_is_kept_when_told_so(run, tmp_path, command):
+    words = ["cluster.workers=1", "resume=none", *mishap.words(tmp_path, "die")]
+    code, _, said = command(f"run={run}", f"out={tmp_path / 'out'}", "cluster=processes",
+                            "partition_mb=1", *words)  # fmt: skip
+    assert code == ClusterError.exit_code and said.endswith("smaller partition_mb\n")
+    assert list(tmp_path.glob(".*")) == []
+
+
 def test_nothing_is_taken_over_when_told_so(run, reads, whole):
     kill(run, 3)
     reads.clear()
@@ -129,13 +159,22 @@ def test_nothing_is_taken_over_when_told_so(run, reads, whole):
     assert len(reads) == PARTITIONS
 
 
-@pytest.mark.parametrize("what", ["options", "exports", "files", "reboot"])
-def test_nothing_is_taken_over_of_another_run(run, reads, what, tmp_path, monkeypatch):
-    kill(run, 3)
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("options", "other options"),
+        ("exports", "other options"),
+        ("files", "other trace files"),
+        ("reboot", "other boot of the machine"),
+        ("told", "resume=none"),
+        ("old", "it does not say what it is of"),
+    ],
+)
+def test_nothing_is_taken_over_of_another_run(run, reads, what, said, tmp_path, monkeypatch):
+    left = kill(run, 3)
     options, exports = [], EXPORTS
     if what == "options":
         options = ["stage=[clock,topology,match,traffic]"]
-        exports = ["json"]
     elif what == "exports":
         exports = ["json"]
     elif what == "files":
@@ -143,13 +182,20 @@ def test_nothing_is_taken_over_of_another_run(run, reads, what, tmp_path, monkey
         data = first.read_bytes()
         first.unlink()
         first.write_bytes(data)
-    else:
+    elif what == "reboot":
         from sigmatrace import fingerprint
 
         (tmp_path / "boot").write_text("another")
         monkeypatch.setattr(fingerprint, "_BOOT_ID", tmp_path / "boot")
-    result = go_on(run, *options, exports=exports)
+    elif what == "told":
+        options = ["resume=none"]
+    else:
+        (left / ".fingerprint").write_text("0123")
+    shown = io.StringIO()
+    result = go_on(run, *options, exports=exports, progress=shown)
     assert len(reads) == PARTITIONS and "resumed" not in result.text()
+    line = f"resume: {left.name}, of a run that was killed, is removed: {said}\n"
+    assert line in shown.getvalue()
     assert not [path for path in run.iterdir() if path.name.startswith(".")]
 
 
