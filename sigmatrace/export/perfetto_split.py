@@ -63,9 +63,8 @@ class Split:
         Raises:
             ConfigError: These are too many files.
         """
-        nothing = replace(chosen, begin_ns=-EVER_NS, end_ns=-EVER_NS)
         ways = {"ranks": self._by_ranks, "time": self._by_time}
-        parts = [("overview", nothing)]
+        parts = [("overview", chosen.nothing)]
         for part in ways[self.by](chosen, run, base_ns):
             if len(parts) > FILES_MAX:
                 raise ConfigError(
