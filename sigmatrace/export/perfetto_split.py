@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -46,8 +47,9 @@ class Split:
             ConfigError: It is not of this form.
         """
         by, _, size = text.partition(":")
-        step = {"ranks": _count, "time": duration_ns}.get(by, _count)(size)
-        if by not in ("ranks", "time") or not step:
+        read = {"ranks": _count, "time": duration_ns}.get(by)
+        step = read(size) if read else None
+        if not step:
             raise ConfigError(f"{option}={text} is no split", _FORM)
         return cls(by, step)
 
@@ -88,19 +90,16 @@ class Split:
         begin = base_ns + (begin - base_ns) // self.step * self.step
         starts = range(begin, max(end, begin + 1), self.step)
         _refuse_many(len(starts))
-        digits = len(str((starts[-1] + self.step - base_ns) // _SECOND_NS))
+        decimals = len(f"{self.step % _SECOND_NS:09}".rstrip("0"))
+        widest = Decimal(starts[-1] + self.step - base_ns) / _SECOND_NS
+        digits = len(f"{widest:.{decimals}f}")
         for at in starts:
-            name = "-".join(self._seconds(t - base_ns, digits) for t in (at, at + self.step))
+            ends = (Decimal(t - base_ns) / _SECOND_NS for t in (at, at + self.step))
+            name = "-".join(f"{end:0{digits}.{decimals}f}s" for end in ends)
             # The outer ones have what lies beyond the times that the index knows.
             low = chosen.begin_ns if at == begin else max(at, chosen.begin_ns)
             high = chosen.end_ns if at + self.step >= end else min(at + self.step, chosen.end_ns)
             yield f"time-{name}", replace(chosen, begin_ns=low, end_ns=high, unknown=())
-
-    def _seconds(self, t_ns: int, digits: int) -> str:
-        """Return a border of times, as wide as all others, so that names sort as times do."""
-        decimals = len(f"{self.step % _SECOND_NS:09}".rstrip("0"))
-        fraction = f".{t_ns % _SECOND_NS:09}"[: decimals + 1] if decimals else ""
-        return f"{t_ns // _SECOND_NS:0{digits}}{fraction}s"
 
 
 def _count(text: str) -> int | None:

@@ -59,13 +59,14 @@ def test_names_have_the_ranks_that_are_there_and_sort_as_these_do():
     ("split", "last", "shown"),
     [
         ("time:500ms", 11, ("time-00.0s-00.5s", "time-11.0s-11.5s")),
+        ("time:500ms", -0.3, ("time--0.5s-0.0s", "time--0.5s-0.0s")),
         ("time:2s", 11, ("time-00s-02s", "time-10s-12s")),
         ("time:1.25s", 9, ("time-00.00s-01.25s", "time-08.75s-10.00s")),
         ("time:100us", 0.0055, ("time-0.0000s-0.0001s", "time-0.0055s-0.0056s")),
     ],
 )
 def test_names_of_times_sort_as_the_times_do(split, last, shown):
-    _, *names = (name for name, _ in parts(split, of=run(spans=((0, last),))))
+    _, *names = (name for name, _ in parts(split, of=run(spans=((min(0, last), last),))))
     assert names == sorted(names) and (names[0], names[-1]) == shown
 
 
