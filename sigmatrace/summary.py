@@ -44,6 +44,7 @@ def text(
     """
     said = [
         *_events(run, book),
+        *_time(run),
         *_window(run, book),
         *_absent(run),
         *_losses(book),
@@ -80,6 +81,13 @@ def _events(run: Run, book: Mapping[str, Any]) -> Iterator[str]:
         yield "matched    nothing: mode aggregate keeps no single messages"
 
 
+def _time(run: Run) -> Iterator[str]:
+    """Say from when to when the run was, as windows of it are written."""
+    if "last_ns" in run.facts:
+        base_ns = run.fact_ns("base_ns")
+        yield f"time       {text_of(base_ns, run.fact_ns('last_ns'), base_ns)}"
+
+
 def _window(run: Run, book: Mapping[str, Any]) -> Iterator[str]:
     """Say what of the run was not looked at, where a window was asked for."""
     window = book["capture"]["window"]
@@ -96,6 +104,9 @@ def _window(run: Run, book: Mapping[str, Any]) -> Iterator[str]:
         f"window     {shown}: {count_text(chunks)} of {total} read, "
         f"{counted(outside, 'record')} of them outside, {count_text(not_read)} not read"
     )
+    begin_ns, last_ns = (run.fact_ns(name) for name in ("base_ns", "last_ns"))
+    if not chunks and (window["begin_ns"] > last_ns or window["end_ns"] <= begin_ns):
+        yield "             it lies outside of the run's time"
     yield "             messages whose other end is outside are not seen; that is no loss"
 
 

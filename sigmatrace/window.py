@@ -73,6 +73,17 @@ def text_of(begin_ns: int, end_ns: int, base_ns: int) -> str:
     return f"{begin}..{end}"
 
 
+def duration_ns(text: str) -> int | None:
+    """Return a length of time that a user wrote as a number with its unit, in ns; None: it is none.
+
+    What is below 1 ns is cut off.
+    """
+    found = _MOMENT.fullmatch(text)
+    if not found or found[2] is None or text.startswith("-"):
+        return None
+    return int(Decimal(found[1]) * UNITS_NS[found[2]])
+
+
 def _moment(option: str, text: str) -> tuple[int, bool]:
     found = _MOMENT.fullmatch(text)
     if not found:

@@ -90,11 +90,11 @@ class PerfettoExporter(Exporter):
     ``kernels_absent``, notes why a GPU has no kernels; ``request_left_out`` (posted receives; queue
     pairs that the index does not have), ``cqe_left_out``, ``doorbell_left_out`` and
     ``kernel_left_out`` (objects that it does not have); ``wqe_left_out`` (raw slots are not shown);
-    In a choice: ``not_chosen``, records; ``flow_ends_left_out`` and ``one_sided_targets_known``
-    (``perfetto_left_out``); ``regions_left_out``; ``mark_left_out``, of processes that a file does
-    not have; ``depths_thinned``, values of counters. In a window of a run: ``activity_counters``
-    (of the index) and ``regions_from_before``, stray ends whose region is shown from the window's
-    begin on.
+    In a choice: ``not_chosen``, ``beyond_budget``, ``flow_ends_left_out`` and
+    ``one_sided_targets_known`` (``perfetto_left_out``); ``regions_left_out``; ``mark_left_out``, of
+    processes that a file does not have; ``depths_thinned``, values of counters. In a window of a
+    run: ``activity_counters`` (of the index) and ``regions_from_before``, stray ends whose region
+    is shown from the window's begin on.
     ``mark_records``: ``regions_closed`` (two each), ``regions_open`` and ``regions_stray_ends``
     (begins without an end, ends without a begin), ``mark_instants``, ``mark_counters`` and
     ``mark_unknown`` (of a kind that is not known; not shown); ``target_left_out`` and
@@ -183,7 +183,7 @@ class PerfettoExporter(Exporter):
         self._budget_bytes = budget_mb * MB
         self._split = None if split is None else Split.parse("export.perfetto.split", split)
         self._output, self._is_first = OUTPUT, True
-        self._plan = Plan(Chosen())
+        self._plan = Plan(Chosen(), Chosen())
 
     def prepared(self, run: Run) -> Exporter:
         """Choose what is shown as slices and instants: what was asked for, within the budget."""
@@ -242,7 +242,8 @@ class PerfettoExporter(Exporter):
         for schema in (*SHOWN, *_NEVER_SHOWN):
             rows = part.tables[f"{schema}s"].num_rows
             records[f"{schema}_left_out"] = rows - records.get(f"{schema}_records", 0)
-        records.update(left_out(part, shown, reaching, tracks))
+        asked = self._plan.asked if self._plan.is_cut else None
+        records.update(left_out(part, shown, reaching, tracks, asked))
         segments, borders = writer.summary()
         marks, amounts = marks_of(part), amounts_of(part, tracks)
         kept = {"segments": segments, "borders": borders, "marks": marks, "amounts": amounts}

@@ -15,7 +15,7 @@ from sigmatrace.export.perfetto_chosen import Chosen
 from sigmatrace.export.perfetto_tracks import Tracks
 from sigmatrace.partition import Run
 from sigmatrace.schema import TIMELINE_BINS, TIMELINE_CELLS
-from sigmatrace.text import count_text
+from sigmatrace.text import count_text, counted
 from sigmatrace.trace_format import Schema
 from sigmatrace.window import EVER_NS, text_of
 
@@ -46,50 +46,68 @@ class Plan:
 
     Attributes:
         chosen: What was asked for, within the budget.
+        asked: What was asked for.
         base_ns: Unix ns of the run's zero.
         budget_bytes: The budget.
         needed_bytes: Estimate of all that was asked for.
+        counter_bytes: Estimate of the counters, which are shown whatever the budget.
         asked_end_ns: Unix ns of the end that was asked for.
         is_cut: Whether the budget has cut the time.
         is_part: Other files show the rest.
     """
 
     chosen: Chosen
+    asked: Chosen
     base_ns: int = 0
     budget_bytes: int = 0
     needed_bytes: int = 0
+    counter_bytes: int = 0
     asked_end_ns: int = EVER_NS
     is_cut: bool = False
     is_part: bool = False
 
     def notes(self, counts: Mapping[str, int]) -> Iterator[str]:
         """Yield what a user must know of what is not shown, and how to get it."""
-        chosen = self.chosen
-        yield from (f"{one} in this run" for one in chosen.unknown)
-        if chosen.is_everything or chosen.end_ns == chosen.begin_ns:
+        yield from (f"{one} in this run" for one in self.chosen.unknown)
+        if self.asked.is_everything and not self.is_cut:
             return
         if self.is_cut:
-            shown = text_of(chosen.begin_ns, chosen.end_ns, self.base_ns)
-            rest = text_of(chosen.end_ns, self.asked_end_ns, self.base_ns)
-            needed = -(-self.needed_bytes // MB)
-            yield (
-                f"only {shown} is shown as slices: all that was asked for would take about "
-                f"{count_text(needed)} MB, the budget is {count_text(self.budget_bytes // MB)} MB "
-                f"(export.perfetto.window={rest} shows what follows, "
-                f"export.perfetto.budget_mb={needed} everything)"
-            )
-        if self.is_part:
+            yield self._cut()
+        if beyond := counts["beyond_budget"]:
+            yield f"{counted(beyond, 'record is', 'records are')} left out, for the budget"
+        if self.is_part or self.asked.is_nothing:
             return
-        if counts["not_chosen"]:
-            yield f"{count_text(counts['not_chosen'])} records are left out, as chosen"
-        if counts["slices"] + counts["instants"] == counts["kernels_absent"]:
+        if others := counts["not_chosen"] - beyond:
+            yield f"{counted(others, 'record is', 'records are')} left out, as chosen"
+        if counts["slices"] + counts["instants"] == counts["kernels_absent"] and not beyond:
             yield "nothing matches the choice: there are counters alone"
+
+    def _cut(self) -> str:
+        """Return what of the time is shown, and what to type for the rest."""
+        needed, counters = (-(-x // MB) for x in (self.needed_bytes, self.counter_bytes))
+        budget = f"the budget is {count_text(self.budget_bytes // MB)} MB"
+        if self.chosen.is_nothing:
+            return (
+                f"counters alone take about {count_text(counters)} MB, {budget}: no slices fit "
+                f"(export.perfetto.budget_mb={self.counter_bytes // MB + 1} or more shows some, "
+                f"export.perfetto.budget_mb={needed} all that was asked for)"
+            )
+        shown = text_of(self.chosen.begin_ns, self.chosen.end_ns, self.base_ns)
+        rest = text_of(self.chosen.end_ns, self.asked_end_ns, self.base_ns)
+        return (
+            f"only {shown} is shown as slices: all that was asked for would take about "
+            f"{count_text(needed)} MB, {budget} "
+            f"(export.perfetto.window={rest} shows what follows, "
+            f"export.perfetto.budget_mb={needed} everything)"
+        )
 
 
 def plan(
     chosen: Chosen, budget_bytes: int, run: Run, tracks: Tracks, is_part: bool = False
 ) -> Plan:
     """Return what will be shown of a run: the longest time from the choice's begin that fits.
+
+    Where not even the counters do, this is nothing but these.
 
     Choices of queue pairs and of operations are not in the estimate: the index does not count
     these. So with them less than the budget is used.
@@ -106,12 +124,15 @@ def plan(
     asked_end_ns = min(chosen.end_ns, last)
     cost = _Cost.of(run, tracks, chosen, max(chosen.begin_ns, first))
     asked = cost.before(asked_end_ns) if asked_end_ns > chosen.begin_ns else 0.0
-    needed = asked + cost.counters
-    made = Plan(chosen, base_ns, budget_bytes, int(needed), asked_end_ns, is_part=is_part)
+    needed, room = asked + cost.counters, budget_bytes - cost.counters
+    numbers = base_ns, budget_bytes, int(needed), cost.counters, asked_end_ns
+    made = Plan(chosen, chosen, *numbers, is_part=is_part)
     if needed <= budget_bytes or not asked:
         return made
-    end_ns = cost.end(budget_bytes - cost.counters)
-    return replace(made, chosen=replace(chosen, end_ns=end_ns), is_cut=True)
+    begin_ns = int(cost.t_ns[0])
+    end_ns = cost.end(room) if room > 0 else begin_ns
+    fits = replace(chosen, end_ns=end_ns) if end_ns > begin_ns else chosen.nothing
+    return replace(made, chosen=fits, is_cut=True)
 
 
 @dataclass(frozen=True)
@@ -119,7 +140,7 @@ class _Cost:
     """How many bytes a window takes that begins where the choice does, by its end.
 
     Attributes:
-        t_ns: ``(k,)`` i8, ascending.
+        t_ns: ``(k,)`` i8, ascending, from the window's begin on.
         total: ``(k,)`` f8, bytes of a window that ends then.
         counters: Bytes of counters, whatever is shown beside them.
     """
@@ -144,20 +165,21 @@ class _Cost:
         size = count * _bytes_of(run, tracks, proc, schema)
         t_ns, total = cumulated(first, last, size)
         if t_ns.size:
-            total = total - np.interp(begin_ns, t_ns, total)
-        return cls(t_ns, np.maximum(total, 0), values * _COUNTER_BYTES)
+            begin_ns, later = max(begin_ns, int(t_ns[0])), t_ns > begin_ns
+            gone = np.interp(begin_ns, t_ns, total)
+            t_ns = np.concatenate([np.array([begin_ns]), t_ns[later]])
+            total = np.concatenate([[0.0], total[later] - gone])
+        return cls(t_ns, total, values * _COUNTER_BYTES)
 
     def before(self, end_ns: int) -> float:
         return float(np.interp(end_ns, self.t_ns, self.total)) if self.t_ns.size else 0.0
 
     def end(self, budget: float) -> int:
-        """Return the latest end of which the bytes are within a budget."""
-        place = int(np.searchsorted(self.total, max(budget, 0.0), side="right"))
-        if place == 0:
-            return int(self.t_ns[0])
+        """Return the latest end of which the bytes are within a budget too small for all."""
+        place = int(np.searchsorted(self.total, budget, side="right"))
         step, room = self.total[place] - self.total[place - 1], budget - self.total[place - 1]
         width = int(self.t_ns[place] - self.t_ns[place - 1])
-        return int(self.t_ns[place - 1]) + int(width * max(room, 0.0) / step)
+        return int(self.t_ns[place - 1]) + int(width * room / step)
 
 
 def _values(operations: np.ndarray, layers: int) -> int:

@@ -127,18 +127,37 @@ class Chosen:
         """Whether some time is left out."""
         return self.begin_ns > -EVER_NS or self.end_ns < EVER_NS
 
+    @property
+    def is_nothing(self) -> bool:
+        """Whether all is left out, as in an overview."""
+        return self.begin_ns == self.end_ns
+
+    @property
+    def nothing(self) -> Chosen:
+        """The choice in which all is left out."""
+        return replace(self, begin_ns=-EVER_NS, end_ns=-EVER_NS)
+
     def only(self, part: Partition, table: str, tracks: Tracks) -> Partition:
         """Return the partition with the chosen rows of a table alone."""
+        return (
+            part if self.is_everything else _reduced(part, table, self._rows(part, table, tracks))
+        )
+
+    def count(self, part: Partition, tracks: Tracks) -> int:
+        """Return how many rows of the partition are chosen, of all ``TABLES``."""
         if self.is_everything:
-            return part
+            return sum(part.tables[table].num_rows for table in TABLES)
+        return sum(int(np.count_nonzero(self._rows(part, table, tracks))) for table in TABLES)
+
+    def _rows(self, part: Partition, table: str, tracks: Tracks) -> Mask:
+        """Return which rows of a table are chosen."""
         find_qp, of_code, code = _KEYS.get(table, (None, None, ""))
         qp = None if find_qp is None or self.qps is None else find_qp(part, tracks)
         is_op = None
         if self.ops is not None and of_code is not None:
             is_op = of_code(self.ops)[part.column(table, code)]
         begin_ns, end_ns = _spans(part, table)
-        mask = self._mask(begin_ns, end_ns, part.column(table, "proc"), qp, is_op)
-        return _reduced(part, table, mask)
+        return self._mask(begin_ns, end_ns, part.column(table, "proc"), qp, is_op)
 
     def reaching(self, part: Partition, tracks: Tracks) -> Partition:
         """Return the partition with the operations that reach a chosen queue pair unseen.

@@ -7,44 +7,48 @@ from typing import Any
 
 import numpy as np
 
+from sigmatrace.export.perfetto_chosen import Chosen
 from sigmatrace.export.perfetto_targets import silent_targets
 from sigmatrace.export.perfetto_tracks import Tracks
 from sigmatrace.partition import Partition
 
+_NAMES = ("not_chosen", "beyond_budget", "flow_ends_left_out", "one_sided_targets_known")
 _SEEN = ("_matched", "_unmatched.not_seen_{}", "_unmatched.duplicate")
 """Messages of which one end is known to be one of an arrow (stage match)."""
 
 
 def left_out(
-    part: Partition, shown: Mapping[str, Partition], reaching: Partition, tracks: Tracks
+    part: Partition,
+    shown: Mapping[str, Partition],
+    reaching: Partition,
+    tracks: Tracks,
+    asked: Chosen | None,
 ) -> dict[str, int]:
-    """Return what a choice left out of a partition.
+    """Return what a choice and the budget left out of a partition.
 
     Args:
         part: The partition.
         shown: By table the partition with the chosen rows of this table.
         reaching: The partition with the operations whose unseen arrival is chosen.
         tracks: Those of the run.
+        asked: What was asked for, where the budget does not hold all of it.
 
     Returns:
-        ``not_chosen``: records. ``flow_ends_left_out``: ends of arrows, of messages and of
-        one-sided operations; ``one_sided_targets_known``: operations that reach a known queue pair
-        unseen, shown or not. All 0 where everything is chosen.
+        ``not_chosen``: records; ``beyond_budget``: those of them that were asked for.
+        ``flow_ends_left_out``: ends of arrows, of messages and of one-sided operations;
+        ``one_sided_targets_known``: operations that reach a known queue pair unseen, shown or not.
+        All 0 where everything is chosen.
     """
     if reaching is part:
-        return {"not_chosen": 0, "flow_ends_left_out": 0, "one_sided_targets_known": 0}
+        return dict.fromkeys(_NAMES, 0)
     ops = shown["ops"]
     silent = _silent(part, tracks)
     gone = _ends(part) - _ends(ops) + silent - _silent(ops, tracks)
     gone += silent - reaching.tables["ops"].num_rows
-    rows = sum(
-        part.tables[name].num_rows - one.tables[name].num_rows for name, one in shown.items()
-    )
-    return {
-        "not_chosen": rows,
-        "flow_ends_left_out": gone,
-        "one_sided_targets_known": silent,
-    }
+    there = sum(part.tables[name].num_rows for name in shown)
+    kept = sum(one.tables[name].num_rows for name, one in shown.items())
+    beyond = 0 if asked is None else asked.count(part, tracks) - kept
+    return dict(zip(_NAMES, (there - kept, beyond, gone, silent), strict=True))
 
 
 def arrows_equation(counts: Mapping[str, int]) -> dict[str, Any]:

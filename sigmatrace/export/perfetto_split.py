@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,11 +18,12 @@ from sigmatrace.export.base import Exported, Exporter, Piece
 from sigmatrace.export.perfetto_chosen import Chosen, Mask
 from sigmatrace.export.perfetto_tracks import Tracks
 from sigmatrace.partition import Partition, Run
-from sigmatrace.window import EVER_NS, Window, text_of
+from sigmatrace.window import EVER_NS, UNITS_NS, duration_ns
 
 FILES_MAX = 100
 """Files of one trace; each partition writes to all of them."""
-_FORM = "write ranks:N, or time:T with a unit, as in ranks:32 or time:10s"
+_FORM = "write ranks:N, or time:T with a unit, both above 0, as in ranks:32 or time:10s"
+_SECOND_NS = UNITS_NS["s"]
 _SUMMED = ("slices", "instants", "counters", "flows", "flows_backwards")
 
 
@@ -45,12 +47,11 @@ class Split:
             ConfigError: It is not of this form.
         """
         by, _, size = text.partition(":")
-        if by == "ranks" and re.fullmatch(r"[1-9]\d*", size):
-            return cls(by, int(size))
-        if by == "time" and not size.isdecimal() and ".." not in size:
-            begin, end = Window.parse(option, f"0s..{size}").at(0)
-            return cls(by, end - begin)
-        raise ConfigError(f"{option}={text} is no split", _FORM)
+        read = {"ranks": _count, "time": duration_ns}.get(by)
+        step = read(size) if read else None
+        if not step:
+            raise ConfigError(f"{option}={text} is no split", _FORM)
+        return cls(by, step)
 
     def parts(self, chosen: Chosen, run: Run, base_ns: int) -> list[tuple[str, Chosen]]:
         """Return the files' names, without an ending, and what each shows; an overview comes first.
@@ -63,25 +64,22 @@ class Split:
         Raises:
             ConfigError: These are too many files.
         """
-        nothing = replace(chosen, begin_ns=-EVER_NS, end_ns=-EVER_NS)
         ways = {"ranks": self._by_ranks, "time": self._by_time}
-        parts = [("overview", nothing)]
-        for part in ways[self.by](chosen, run, base_ns):
-            if len(parts) > FILES_MAX:
-                raise ConfigError(
-                    f"export.perfetto.split makes more than {FILES_MAX} files", "split less finely"
-                )
-            parts.append(part)
-        return parts
+        return [("overview", chosen.nothing), *ways[self.by](chosen, run, base_ns)]
 
     def _by_ranks(self, chosen: Chosen, run: Run, base_ns: int) -> Iterator[tuple[str, Chosen]]:
         rank = run.column("processes", "rank").astype(np.int64)
         mine = np.ones(rank.size, bool) if chosen.procs is None else chosen.procs
         group = np.where(rank < 0, -1, rank // self.step)
-        for number in np.unique(group[mine]).tolist():
-            first = number * self.step
-            name = f"ranks-{first}-{first + self.step - 1}" if number >= 0 else "without-rank"
+        numbers = np.unique(group[mine]).tolist()
+        _refuse_many(len(numbers))
+        digits = len(str(rank.max(initial=0)))
+        for number in numbers:
             procs = mine & (group == number)
+            ends = sorted({int(rank[procs].min()), int(rank[procs].max())})
+            name = "-".join(["ranks", *(f"{end:0{digits}}" for end in ends)])
+            if number < 0:
+                name = "without-rank"
             yield name, replace(chosen, procs=procs, described=procs, unknown=())
 
     def _by_time(self, chosen: Chosen, run: Run, base_ns: int) -> Iterator[tuple[str, Chosen]]:
@@ -90,12 +88,30 @@ class Split:
         begin = max(int(first.min(initial=EVER_NS)), chosen.begin_ns, limits[0])
         end = min(int(last.max(initial=-EVER_NS)) + 1, chosen.end_ns, limits[1])
         begin = base_ns + (begin - base_ns) // self.step * self.step
-        for at in range(begin, max(end, begin + 1), self.step):
-            name = text_of(at, at + self.step, base_ns).replace("..", "-")
+        starts = range(begin, max(end, begin + 1), self.step)
+        _refuse_many(len(starts))
+        decimals = len(f"{self.step % _SECOND_NS:09}".rstrip("0"))
+        widest = Decimal(starts[-1] + self.step - base_ns) / _SECOND_NS
+        digits = len(f"{widest:.{decimals}f}")
+        for at in starts:
+            ends = (Decimal(t - base_ns) / _SECOND_NS for t in (at, at + self.step))
+            name = "-".join(f"{end:0{digits}.{decimals}f}s" for end in ends)
             # The outer ones have what lies beyond the times that the index knows.
             low = chosen.begin_ns if at == begin else max(at, chosen.begin_ns)
             high = chosen.end_ns if at + self.step >= end else min(at + self.step, chosen.end_ns)
             yield f"time-{name}", replace(chosen, begin_ns=low, end_ns=high, unknown=())
+
+
+def _count(text: str) -> int | None:
+    return int(text) if re.fullmatch(r"[1-9]\d*", text) else None
+
+
+def _refuse_many(files: int) -> None:
+    if files > FILES_MAX:
+        raise ConfigError(
+            f"export.perfetto.split makes {files} files, {FILES_MAX} are the most",
+            "split less finely",
+        )
 
 
 class SplitExporter(Exporter):

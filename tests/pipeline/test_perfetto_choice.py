@@ -10,6 +10,7 @@ from sigmatrace.export.perfetto import OUTPUT
 from sigmatrace.export.perfetto_budget import MB
 from sigmatrace.testing.synthetic import generate
 from sigmatrace.testing.synthetic_gpu import GpuRun, generate_gpu
+from sigmatrace.text import count_text
 
 FLOWS = "select count(*) from flow"
 SLICES = "select count(*) from slice"
@@ -109,10 +110,13 @@ def test_the_time_is_cut_to_the_budget(tmp_path, chosen, share):
     tp, counts, made = chosen(f"export.perfetto.budget_mb={budget}", "partition_mb=2", of=folder)
     small = (made.out / OUTPUT).stat().st_size
     assert budget * MB * 0.4 < small < budget * MB * 1.05
-    assert counts["op_left_out"] > 0
+    assert counts["op_left_out"] == counts["not_chosen"] == counts["beyond_budget"] > 0
+    left_out = count_text(counts["op_left_out"])
+    assert f"{left_out} records are left out, for the budget" in made.text()
     line = next(line for line in made.text().splitlines() if "the budget is" in line)
     rest = line.split("(")[1].split(" ")[0]
     more = line.split("export.perfetto.budget_mb=")[1].split(" ")[0]
+    assert "as chosen" not in made.text()
     begin = tp.value("select max(ts) from slice")
     _, after, _ = chosen(rest, "export.perfetto.budget_mb=9999", of=folder)
     assert after["op_records"] == counts["op_left_out"]
@@ -196,3 +200,25 @@ def test_several_files_of_gpus(tmp_path, trace_processor):
         tp = trace_processor(path)
         assert tp.problems() == []
         assert tp.value("select count(*) from counter") == counts[f"{path.name}.counters"]
+
+
+def test_what_the_budget_leaves_out_of_several_files_is_said_of_each(tmp_path):
+    generate(tmp_path / "run", ranks=4, events=200_000, chunk_records=512)
+    words = ["export.perfetto.split=ranks:2", "export.perfetto.budget_mb=3"]
+    words.append("export.perfetto.window=1ms..")
+    made = api.run(tmp_path / "run", out=tmp_path / "out", overrides=words)
+    counts = made.ledger["exports"]["perfetto"]
+    for path in made.files["perfetto"][1:]:
+        beyond = counts[f"{path.name}.beyond_budget"]
+        assert 0 < beyond < counts[f"{path.name}.not_chosen"]
+        note = f"{path.name}: {count_text(beyond)} records are left out, for the budget"
+        assert note in made.text()
+
+
+def test_a_budget_below_the_counters(run, chosen, tmp_path):
+    generate(tmp_path / "many", ranks=64, events=100_000)
+    words = ["export.perfetto.window=1ms..2ms", "export.perfetto.budget_mb=1"]
+    tp, counts, made = chosen(*words, of=tmp_path / "many")
+    assert tp.value(SLICES) == 0 and counts["op_left_out"] == 100_000
+    assert 0 < counts["beyond_budget"] < 100_000
+    assert "no slices fit" in made.text() and "nothing matches" not in made.text()

@@ -22,6 +22,43 @@ def lines(run, doorbells=0, kernels=0):
     return [line for line in text.splitlines() if line.startswith(("registers", "kernels"))]
 
 
+def times(facts, window=None):
+    schemas = {schema.name.lower(): SchemaAccount() for schema in Schema}
+    book = ledger.build(Account([], schemas, []), {}, {})
+    if window:
+        begin_ns, end_ns = window
+        chunks = {"chunks_read": 0, "chunks_not_read": 5}
+        book["capture"]["window"] = {"begin_ns": begin_ns, "end_ns": end_ns, **chunks}
+    text = summary.text(make_run(facts, processes=[{}]), book, [], {}, {}, Path("out"))
+    return [line.strip() for line in text.splitlines() if "time" in line]
+
+
+ZERO = 1_800_000_000_000_000_000
+FACTS = {"base_ns": ZERO, "last_ns": ZERO + 78_627_155}
+LASTS = "time       0s..0.078627155s"
+OUTSIDE = "it lies outside of the run's time"
+
+
+def test_every_summary_says_how_long_the_run_lasted():
+    assert times(FACTS) == [LASTS]
+    assert times({}) == []
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "is_outside"),
+    [
+        (-9, 0, True),
+        (-9, 1, False),
+        (78_627_155, 10**9, False),
+        (78_627_156, 10**9, True),
+        (5, 6, False),
+    ],
+)
+def test_a_window_outside_of_the_run_is_called_that(begin, end, is_outside):
+    said = times(FACTS, (ZERO + begin, ZERO + end))
+    assert said == [LASTS] + [OUTSIDE] * is_outside
+
+
 def uar(reason="", **more):
     return {"passed_through": reason, "shadow": 0 if reason else 4096, **more}
 

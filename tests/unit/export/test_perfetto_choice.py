@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 import numpy as np
 import pytest
@@ -105,7 +106,7 @@ def test_amounts_are_spread_evenly_between_first_and_last():
         assert np.interp(at, points - base, total) == pytest.approx(exact, abs=1e-6)
 
 
-def planned(processes, operations, budget_mb):
+def planned(processes, operations, budget_mb, **options):
     """Return the plan of a second in which each process has so many operations."""
     chunk = {"schema": Schema.OP, "count": operations, "first_ns": BASE, "last_ns": BASE + 10**9}
     made = run(
@@ -116,7 +117,38 @@ def planned(processes, operations, budget_mb):
     chunks = [{"proc": k, **chunk} for k in range(processes)]
     made = made.with_results({"chunk_times": table(STAGE_TABLES["chunk_times"], chunks)})
     tracks = Tracks.of(made)
-    return plan(Chosen.of(Choice(), tracks, BASE), budget_mb * MB, made, tracks)
+    return plan(Chosen.of(parse(**options), tracks, BASE), budget_mb * MB, made, tracks)
+
+
+def notes(made, **counts):
+    names = ("not_chosen", "beyond_budget", "slices", "instants", "kernels_absent")
+    return "\n".join(made.notes({**dict.fromkeys(names, 0), **counts}))
+
+
+def test_a_budget_below_the_counters_shows_these_alone_and_says_what_they_take():
+    made = planned(4096, 20_000, 50)
+    assert made.is_cut and made.chosen.is_nothing
+    text = notes(made, not_chosen=7, beyond_budget=7)
+    assert "counters alone take about 55 MB, the budget is 50 MB: no slices fit" in text
+    assert "7 records are left out, for the budget" in text
+    assert "is shown" not in text and "as chosen" not in text and "nothing matches" not in text
+    (some,) = re.findall(r"budget_mb=(\d+) or more shows some", text)
+    (everything,) = re.findall(r"budget_mb=(\d+) all", text)
+    assert not planned(4096, 20_000, int(some)).chosen.is_nothing
+    assert planned(4096, 20_000, int(some) - 1).chosen.is_nothing
+    assert not planned(4096, 20_000, int(everything)).is_cut
+
+
+@pytest.mark.parametrize("budget_mb", [50, 55, 56, 60, 100, 400])
+def test_a_cut_lies_in_the_window_that_was_asked_for(budget_mb):
+    made = planned(4096, 20_000, budget_mb, window="100ms..250ms")
+    assert made.is_cut
+    room = (budget_mb * MB - 2 * TIMELINE_CELLS * 26) / (4096 * 20_000 * 45)
+    if room < 0:
+        assert made.chosen.is_nothing
+    else:
+        assert (made.chosen.begin_ns, made.asked_end_ns) == (BASE + 10**8, BASE + 250 * 10**6)
+        assert (made.chosen.end_ns - BASE) / 10**9 == pytest.approx(0.1 + room, rel=1e-6)
 
 
 @pytest.mark.parametrize("operations", [1, 30, 400, 3000, 50_000])

@@ -40,11 +40,34 @@ def test_ranks_are_grouped_by_number_and_each_process_is_in_one_file():
         "without-rank": [6],
         "ranks-0-1": [0, 1],
         "ranks-2-3": [2, 3],
-        "ranks-4-5": [4],
-        "ranks-8-9": [5],
+        "ranks-4": [4],
+        "ranks-9": [5],
     }
     mine = Chosen(procs=np.array([False, True, False, False, False, True, False]))
-    assert [name for name, _ in parts("ranks:2", mine)] == ["overview", "ranks-0-1", "ranks-8-9"]
+    assert [name for name, _ in parts("ranks:2", mine)] == ["overview", "ranks-1", "ranks-9"]
+
+
+def test_names_have_the_ranks_that_are_there_and_sort_as_these_do():
+    names = [name for name, _ in parts("ranks:40", of=run(ranks=range(128)))]
+    assert names == ["overview", "ranks-000-039", "ranks-040-079", "ranks-080-119", "ranks-120-127"]
+    assert names == sorted(names)
+    two = [name for name, _ in parts("ranks:3", of=run(ranks=(4, 12, 14)))]
+    assert two == ["overview", "ranks-04", "ranks-12-14"]
+
+
+@pytest.mark.parametrize(
+    ("split", "last", "shown"),
+    [
+        ("time:500ms", 11, ("time-00.0s-00.5s", "time-11.0s-11.5s")),
+        ("time:500ms", -0.3, ("time--0.5s-0.0s", "time--0.5s-0.0s")),
+        ("time:2s", 11, ("time-00s-02s", "time-10s-12s")),
+        ("time:1.25s", 9, ("time-00.00s-01.25s", "time-08.75s-10.00s")),
+        ("time:100us", 0.0055, ("time-0.0000s-0.0001s", "time-0.0055s-0.0056s")),
+    ],
+)
+def test_names_of_times_sort_as_the_times_do(split, last, shown):
+    _, *names = (name for name, _ in parts(split, of=run(spans=((min(0, last), last),))))
+    assert names == sorted(names) and (names[0], names[-1]) == shown
 
 
 def test_times_follow_each_other_and_miss_nothing():
@@ -63,14 +86,33 @@ def test_times_follow_each_other_and_miss_nothing():
 
 
 @pytest.mark.parametrize(
-    "text", ["ranks", "ranks:0", "ranks:-1", "ranks:1s", "time:10", "time:0s", "time:s", "x:1", ""]
+    "text",
+    [
+        "ranks",
+        "ranks:0",
+        "ranks:-1",
+        "ranks:1s",
+        "time:10",
+        "time:0s",
+        "time:s",
+        "time:-1s",
+        "time:0.1ns",
+        "time:1s..2s",
+        "time:",
+        "x:1",
+        "",
+    ],
 )
 def test_what_is_no_split_is_refused_in_one_line(text):
     with pytest.raises(ConfigError) as error:
         Split.parse("export.perfetto.split", text)
-    assert str(error.value).startswith("export.perfetto.split") and "\n" not in str(error.value)
+    assert str(error.value).startswith(f"export.perfetto.split={text} is no split")
+    assert "\n" not in str(error.value)
 
 
 def test_too_many_files_are_refused():
-    with pytest.raises(ConfigError, match="more than 100 files"):
+    with pytest.raises(ConfigError, match="makes 2001 files, 100 are the most"):
         parts("time:1ms")
+    with pytest.raises(ConfigError, match="makes 101 files"):
+        parts("ranks:1", of=run(ranks=range(101)))
+    assert len(parts("ranks:1", of=run(ranks=range(100)))) == 101
