@@ -12,6 +12,7 @@ api.execute(settings)
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 from collections.abc import Mapping, Sequence
@@ -148,11 +149,18 @@ def execute(settings: Settings, *, progress: TextIO | None = None) -> Result:
     if settings.run.is_dir():
         output.check(settings.out, overwrite=settings.overwrite)
         output.check_alone(settings.out)
-    with make(**settings.cluster) as cluster:
-        return _execute(settings, chosen, cluster, progress)
+    # What is staged goes when the cluster has gone: no worker writes there any more.
+    with contextlib.ExitStack() as last, make(**settings.cluster) as cluster:
+        return _execute(settings, chosen, cluster, progress, last)
 
 
-def _execute(settings: Settings, chosen: Plan, cluster: Cluster, progress: TextIO | None) -> Result:
+def _execute(
+    settings: Settings,
+    chosen: Plan,
+    cluster: Cluster,
+    progress: TextIO | None,
+    last: contextlib.ExitStack,
+) -> Result:
     from sigmatrace import pipeline
 
     indexed = pipeline.index(
@@ -176,22 +184,21 @@ def _execute(settings: Settings, chosen: Plan, cluster: Cluster, progress: TextI
     )
     for name, why in place.discarded.items():
         _say(progress, f"{name}, of a run that was killed, is removed: {why}")
-    with place as made:
-        done = pipeline.correlate(indexed, chosen, made.staging, cluster, progress=progress)
-        book = ledger.build(done.account, done.stages, done.exported)
-        if settings.strict:
-            _refuse_loss(book, settings.run)
-        files = {
-            name: tuple(made.place / file for file in one.files)
-            for name, one in done.exported.items()
-        }
-        hints = {name: one.hint for name, one in done.exported.items() if one.hint}
-        result = Result(done.run, book, made.place, files, hints, done.lines)
-        made.keep(name for one in done.exported.values() for name in one.files)
-        made.write_json(output.LEDGER, book)
-        made.write_json(output.RUN, {**_record(settings), "files": made.names})
-        made.write(output.SUMMARY, result.text())
-        made.publish()
+    made = last.enter_context(place)
+    done = pipeline.correlate(indexed, chosen, made.staging, cluster, progress=progress)
+    book = ledger.build(done.account, done.stages, done.exported)
+    if settings.strict:
+        _refuse_loss(book, settings.run)
+    files = {
+        name: tuple(made.place / file for file in one.files) for name, one in done.exported.items()
+    }
+    hints = {name: one.hint for name, one in done.exported.items() if one.hint}
+    result = Result(done.run, book, made.place, files, hints, done.lines)
+    made.keep(name for one in done.exported.values() for name in one.files)
+    made.write_json(output.LEDGER, book)
+    made.write_json(output.RUN, {**_record(settings), "files": made.names})
+    made.write(output.SUMMARY, result.text())
+    made.publish()
     return result
 
 

@@ -6,7 +6,9 @@ goes on with that if it is to do exactly the same (``fingerprint``), and else re
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import json
 import os
 import re
@@ -24,7 +26,7 @@ from sigmatrace.errors import ClusterError, OutputError
 LEDGER, RUN, SUMMARY = "ledger.json", "run.json", "summary.txt"
 KEPT = "what is done is kept, and the next run with the same options goes on with it"
 PARTIAL, OLD = ".partial", ".old"
-_FINGERPRINT = ".fingerprint"
+_FINGERPRINT, _LOCK = ".fingerprint", ".lock"
 
 
 class Output:
@@ -65,6 +67,7 @@ class Output:
             raise OutputError(f"{self.place} cannot be an output folder", "give out=DIR")
         self.staging = _named(self.place, os.getpid(), _born(os.getpid()))
         self._is_kept = bool(fingerprint) and resume != "none"
+        self._lock = -1
         try:
             self.place.parent.mkdir(parents=True, exist_ok=True)
             left = _left(self.place, any_host=resume == "any")
@@ -83,6 +86,8 @@ class Output:
             else:
                 self.staging.mkdir()
                 (self.staging / _FINGERPRINT).write_text(json.dumps(dict(fingerprint)))
+            with contextlib.suppress(OSError):  # a file system without locks
+                self._lock = _hold(self.staging)
         except OSError as error:
             raise _unwritable(self.place, error) from error
 
@@ -90,6 +95,8 @@ class Output:
         return self
 
     def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
         if isinstance(error, ClusterError) and self._is_kept:
             # As of no process: this one lives on, and may be the one that tries again.
             self.staging.rename(_named(self.place, os.getpid(), 0))
@@ -255,7 +262,34 @@ def _stagings(place: Path) -> Iterator[tuple[Path, str, int]]:
         if match is not None:
             host, pid, born = match[1], int(match[2]), int(match[3])
             lives = host == socket.gethostname() and born != 0 and _born(pid) == born
-            yield path, host, pid if lives else 0
+            # A process that cannot be seen from here, in another container, holds the lock.
+            yield path, host, pid if lives or _is_held(path) else 0
+
+
+def _hold(staging: Path, create: int = os.O_CREAT) -> int:
+    """Lock a staging folder; return the descriptor that holds it until it is closed.
+
+    Raises:
+        BlockingIOError: Another process has it.
+        OSError: There are no locks there.
+    """
+    file = os.open(staging / _LOCK, os.O_RDWR | create | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(file)
+        raise
+    return file
+
+
+def _is_held(staging: Path) -> bool:
+    try:
+        os.close(_hold(staging, create=0))
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _unfit(staging: Path, fingerprint: Mapping[str, str], resume: str) -> str:

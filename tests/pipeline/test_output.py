@@ -173,3 +173,17 @@ def test_read_only_run_folder(small):
     assert done.returncode == OutputError.exit_code
     assert "Permission denied" in done.stderr
     assert sorted(small.iterdir()) == before
+
+
+def test_a_living_run_that_cannot_be_seen_is_left_alone(tmp_path):
+    """One in a container with process numbers of its own: its lock tells."""
+    with Output(tmp_path / "out") as first:
+        hidden_one = first.staging.with_name(
+            first.staging.name.replace(f"-{os.getpid()}-", "-4194303-")
+        )
+        first.staging.rename(hidden_one)
+        with pytest.raises(OutputError):
+            Output(tmp_path / "out")
+        assert hidden_one.is_dir()
+    with Output(tmp_path / "out") as second:
+        assert not hidden_one.exists() and second.staging.is_dir()
