@@ -5,8 +5,9 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import signal
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 
 def main() -> int:
@@ -25,10 +26,18 @@ def main() -> int:
 
         print(version_text())
         return 0
+    signal.signal(signal.SIGTERM, _terminated)
     gc.disable()  # what imports make stays; the first job enables it
     from sigmatrace import cli
 
     _leave(cli.main(words))
+
+
+def _terminated(number: int, *_: Any) -> None:
+    """Say so, and end by the signal itself: what is done is kept for the next run to go on with."""
+    os.write(2, b"terminated; the same command goes on from the partitions that are done\n")
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
 
 def _leave(code: int) -> NoReturn:

@@ -255,9 +255,13 @@ def check(config: DictConfig) -> Settings:
         ConfigError: A key is unknown, a required one is missing, or a value is impossible.
     """
     known = [item.name for item in fields(Config)]
-    for key in config:
+    for key in map(str, config):
         if key not in known:
-            raise ConfigError(f"unknown option {key!r}", suggest(str(key), known))
+            value = config[key]
+            below = next(map(str, value), None) if isinstance(value, DictConfig) else None
+            option = f"{key}.{below}" if below else key
+            hint = in_full(option) or suggest(option, known)
+            raise ConfigError(f"unknown option {option!r}", hint)
     if not config.plan and OmegaConf.is_missing(config, "run"):
         raise ConfigError("no run folder is given", "add run=DIR, the folder of the trace files")
     for at in ("cluster", "validate", *(f"stage.{name}" for name in config.stage)):
@@ -280,6 +284,26 @@ def check(config: DictConfig) -> Settings:
     window = _window(options["window"], options["stage"])
     others = {key: options[key] for key in known if key not in ("run", "out", "window")}
     return Settings(run=base, out=place, window=window, options=options, **others)
+
+
+def in_full(option: str) -> str | None:
+    """Return a hint where a user wrote only the end of an option's name, as in perfetto.window."""
+    name, _, below = option.partition(".")
+    for group in ("export", "stage"):
+        if name in choices(group):
+            chosen = f"it is chosen by {group}=[{name}]"
+            return f"did you mean '{group}.{option}'?" if below else chosen
+    schemas = SCHEMAS["schema"]
+    nodes: list[tuple[str, type]] = [
+        ("export.perfetto", schemas["perfetto"]),
+        ("export.matrix", schemas["matrix"]),
+        ("validate", ValidateConfig),
+        *(("cluster", schema) for schema in SCHEMAS["schema/cluster"].values()),
+    ]
+    for at, schema in nodes:
+        if option in (item.name for item in fields(schema)):
+            return f"did you mean '{at}.{option}'?"
+    return None
 
 
 def _window(text: str | None, stages: Iterable[str]) -> Window | None:

@@ -20,6 +20,9 @@ from sigmatrace.errors import ConfigError, SigmaTraceError
 
 def explain(error: Exception, folders: Sequence[Path] = ()) -> SigmaTraceError:
     """Return the user's mistake behind an error of Hydra or OmegaConf, with a hint."""
+    missing = re.search(r"Could not override '([^']*)'\.?", str(error))
+    if missing and (hint := config.in_full(missing[1])):
+        return ConfigError(f"unknown option {missing[1]!r}", hint)
     chain: list[BaseException] = [error]
     while chain[-1].__cause__ is not None:
         chain.append(chain[-1].__cause__)
@@ -31,7 +34,6 @@ def explain(error: Exception, folders: Sequence[Path] = ()) -> SigmaTraceError:
         return ConfigError(f"cannot read the option {error.override!r}", "see --help for the form")
     if "Ambiguous value" in str(error):
         return ConfigError(_first(error), "for several values write KEY=[A,B]")
-    missing = re.search(r"Could not override '([^']*)'\.?", str(error))
     if missing:
         return ConfigError(f"unknown option {missing[1]!r}", _known_groups(missing[1]))
     return ConfigError(_first(error))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from sigmatrace.errors import ConfigError, SigmaTraceError
+from sigmatrace.errors import ConfigError, OutputError, SigmaTraceError
 
 NAME = "sigmatrace-pack"
 _PACKED, _UNPACKED = "-packed", "-unpacked"
@@ -55,7 +55,13 @@ def _run(options: argparse.Namespace) -> None:
 
 def _default(run: Path, *, unpack: bool) -> Path:
     """Return where the new run goes if nothing is said: beside the old one."""
-    return Path(str(run.resolve()).removesuffix(_PACKED) + (_UNPACKED if unpack else _PACKED))
+    here, end = str(run.resolve()), _UNPACKED if unpack else _PACKED
+    if here.endswith(end):
+        raise OutputError(
+            f"{run} is already {end.removeprefix('-')}, by its name",
+            "-o DIR makes another copy, --in-place replaces its files",
+        )
+    return Path(here.removesuffix(_PACKED) + end)
 
 
 def parser() -> argparse.ArgumentParser:

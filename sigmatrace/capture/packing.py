@@ -111,9 +111,13 @@ def summary(packing: Packing, *, unpack: bool, place: Path) -> str:
     trace_files = [one for one in files if not one.is_foreign]
     damaged = [one for one in trace_files if one.damaged]
     lost = count_text(sum(one.damaged for one in damaged))
+    why = "not packed before" if unpack else "already packed, or no smaller so"
     notes: dict[str, Sequence[Path]] = {
         "left alone, a ring file lies beside it and its process may still run": packing.left,
         "ring files of killed processes, copied": packing.rings,
+        f"{why}, kept as is": [
+            one.path for one in trace_files if one.records and not (one.chunks or one.is_copy)
+        ],
         "of another format, kept as is": [one.path for one in files if one.is_foreign],
         f"damaged or cut, {lost} bytes, kept as is": [one.path for one in damaged],
         "too damaged to be packed, kept as is": [one.path for one in files if one.is_copy],

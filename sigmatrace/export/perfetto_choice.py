@@ -46,7 +46,7 @@ class Choice:
         Args:
             at: Where the options are, for messages ("export.perfetto").
             window: As ``Window.parse`` takes it.
-            ranks: ``"0-15,64"``.
+            ranks: ``"0-15,64"``; like the others also in brackets, ``"[0-15,64]"``.
             qps: Likewise; also ``"0x11"``.
             ops: ``"send,write"``: names of ``Op``, in any case, and "write", "read", "receive".
 
@@ -63,7 +63,7 @@ class Choice:
 
 def _ranges(option: str, text: str) -> Ranges:
     found = []
-    for part in text.split(","):
+    for part in _listed(text):
         sides = re.fullmatch(rf"\s*({_NUMBER})\s*(?:-\s*({_NUMBER})\s*)?", part)
         if not sides:
             raise ConfigError(f"{option}: {part.strip()!r} is no number", _RANGES)
@@ -74,10 +74,18 @@ def _ranges(option: str, text: str) -> Ranges:
     return tuple(found)
 
 
+def _listed(text: str) -> list[str]:
+    """Return the parts of a list, which may be in brackets, as lists of other options are."""
+    bare = text.strip()
+    if bare.startswith("[") and bare.endswith("]"):
+        bare = bare[1:-1]
+    return bare.split(",")
+
+
 def _operations(option: str, text: str) -> frozenset[Op]:
     names = {**{op.name.lower(): (op,) for op in Op}, **_ALIASES}
     found: set[Op] = set()
-    for word in text.split(","):
+    for word in _listed(text):
         known = names.get(word.strip().lower())
         if known is None:
             listed = ", ".join(sorted(names))

@@ -113,7 +113,10 @@ class Chosen:
             None if choice.qps is None else np.append(_within(qpn, choice.qps), False),
             ops,
             None,
-            (*_unknown("rank", choice.ranks, ranks), *_unknown("QP", choice.qps, qpn)),
+            (
+                *_unknown("rank {}", choice.ranks, ranks),
+                *_unknown("QP {0:#x} ({0})", choice.qps, qpn),
+            ),
         )
 
     @property
@@ -291,8 +294,8 @@ def _within(values: NDArray[np.int64], ranges: Ranges) -> Mask:
     return found
 
 
-def _unknown(what: str, ranges: Ranges | None, values: NDArray[np.int64]) -> Iterator[str]:
-    """Yield the ranges in which there is nothing."""
+def _unknown(form: str, ranges: Ranges | None, values: NDArray[np.int64]) -> Iterator[str]:
+    """Yield the ranges in which there is nothing; ``form`` names one number."""
     for first, last in ranges or ():
         if not ((values >= first) & (values <= last)).any():
-            yield f"no {what} {first}" + (f" to {last}" if last != first else "")
+            yield "no " + " to ".join(form.format(one) for one in sorted({first, last}))

@@ -9,6 +9,7 @@ it was sent in true time. Every host has its own TSC and its own wrong wall cloc
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from sigmatrace.errors import ConfigError, OutputError
 from sigmatrace.testing.synthetic_draw import Clocks, Messages, Shape
 from sigmatrace.testing.synthetic_rank import write_rank
 
@@ -56,9 +58,12 @@ def generate(folder: str | Path, shape: Shape | None = None, **options: Any) -> 
     """Write a synthetic run and return its truth.
 
     Args:
-        folder: Made if it is missing.
+        folder: Made if it is missing; files of the same names are replaced.
         shape: What to generate.
         **options: Attributes of ``Shape``, instead of ``shape``.
+
+    Raises:
+        ValueError: No run is of this shape.
     """
     shape = shape or Shape(**options)
     folder = Path(folder)
@@ -124,36 +129,68 @@ def _pairs(shape: Shape, messages: Messages, matched: np.ndarray) -> dict[str, n
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Generate a run from the command line."""
-    parser = argparse.ArgumentParser(description="Generate a synthetic run.")
-    parser.add_argument("out", type=Path)
-    for name, kind in _OPTIONS.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=getattr(Shape, name))
-    parser.add_argument("--mode", choices=("simple", "full"), default=Shape.mode)
-    parser.add_argument("--tagged", action="store_true")
-    options = vars(parser.parse_args(arguments))
+    """Generate a run from the command line, into a folder that has nothing in it."""
+    options = vars(_parser().parse_args(arguments))
     out = options.pop("out")
     begin = time.monotonic()
-    truth = generate(out, Shape(**options))
+    try:
+        _refuse_filled(out)
+        truth = generate(out, Shape(**options))
+    except (OSError, ValueError, OutputError) as error:
+        print(f"{_NAME}: error: {error}", file=sys.stderr)
+        return (ConfigError if isinstance(error, ValueError) else OutputError).exit_code
     seconds = time.monotonic() - begin
     print(f"{truth.operations} operations of {truth.shape.ranks} ranks in {out}, {seconds:.1f} s")
     return 0
 
 
-_OPTIONS: dict[str, type] = {
-    "ranks": int,
-    "events": int,
-    "hosts": int,
-    "peers": int,
-    "seed": int,
-    "clock_offset_ns": int,
-    "clock_drift_ppm": float,
-    "gap_ns": float,
-    "loss": float,
-    "unmatched": float,
-    "reorder": float,
-    "chunk_records": int,
-    "repeats": int,
+def _refuse_filled(out: Path) -> None:
+    """Refuse a folder in which files of another run could stay beside those of this one."""
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise OutputError(f"{out} is already there", "choose another folder, or remove it")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=_NAME,
+        usage=f"{_NAME} OUT [OPTION ...]",
+        description="Writes the trace files of a run that never took place, and whose truth is "
+        "known: every rank sends to its next ranks, in order, by hosts' clocks that are wrong.",
+        epilog="exit codes: 0 done, 2 option, 6 OUT cannot be written, or is already there",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("out", metavar="OUT", type=Path, help="new folder for the trace files")
+    for name, (kind, unit, text) in _OPTIONS.items():
+        flag, default = f"--{name.replace('_', '-')}", getattr(Shape, name)
+        parser.add_argument(flag, metavar=unit, type=kind, default=default, help=text)
+    parser.add_argument(
+        "--mode",
+        choices=("simple", "full"),
+        default=Shape.mode,
+        help="full adds completions, durations and a region of each rank",
+    )
+    parser.add_argument(
+        "--tagged", action="store_true", help="UCP tag matching instead of libfabric messages"
+    )
+    return parser
+
+
+_NAME = "python -m sigmatrace.testing.synthetic"
+_OPTIONS: dict[str, tuple[type, str, str]] = {
+    "ranks": (int, "N", "processes"),
+    "events": (int, "N", "operations in all, sends and receives"),
+    "hosts": (int, "N", "hosts, which ranks are spread over in blocks"),
+    "peers": (int, "N", "ranks that each rank sends to"),
+    "seed": (int, "N", "seed of the random numbers"),
+    "clock_offset_ns": (int, "NS", "largest error of a host's wall clock at the start, in ns"),
+    "clock_drift_ppm": (float, "PPM", "largest drift of a host's wall clock, in us a second"),
+    "gap_ns": (float, "NS", "mean time between two sends of a rank, in ns"),
+    "loss": (float, "SHARE", "share, 0 to 1, of chunks that are dropped at capture"),
+    "unmatched": (float, "SHARE", "share, 0 to 1, of messages that nobody receives"),
+    "reorder": (float, "SHARE", "share, 0 to 1, of neighbours that complete in exchanged order"),
+    "chunk_records": (int, "N", "records of a full chunk"),
+    "repeats": (int, "N", "how often the same traffic takes place; events are shared out"),
 }
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
 import numpy as np
@@ -58,7 +59,14 @@ class Shape:
 
     def __post_init__(self) -> None:
         if self.ranks < 1 or self.events < 0 or not self.hosts >= 1:
-            raise ValueError("a run has at least one rank and one host")
+            raise ValueError("a run has at least one rank and one host, and not less than 0 events")
+        if self.peers < 1 or self.chunk_records < 1:
+            raise ValueError("a rank has at least one peer, and a chunk at least one record")
+        if not all(0 <= share <= 1 for share in (self.loss, self.unmatched, self.reorder)):
+            raise ValueError("loss, unmatched and reorder are shares from 0 to 1")
+        clocks = self.clock_offset_ns, self.clock_drift_ppm
+        if not (all(0 <= x < inf for x in (self.seed, *clocks)) and 0 < self.gap_ns < inf):
+            raise ValueError("seed, clock offset and clock drift are not below 0, the gap above it")
         if self.repeats < 1 or (self.repeats > 1 and self.loss + self.unmatched > 0):
             raise ValueError("only a run without loss and unmatched messages can be repeated")
 

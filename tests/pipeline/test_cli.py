@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 
@@ -226,6 +227,19 @@ def test_help_and_version_import_nothing_heavy():
         done = subprocess.run([sys.executable, "-c", code, flag], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         assert "sigmatrace" in done.stdout
+
+
+def test_a_termination_is_said_and_ends_the_process_as_ever():
+    code = (
+        "import os, signal, sys\n"
+        "from sigmatrace import __main__, cli\n"
+        "cli.main = lambda words: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "sys.argv = ['x', 'run=y']\n"
+        "__main__.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGTERM
+    assert done.stderr.startswith("terminated; ") and done.stderr.count("\n") == 1
 
 
 STAGE = """

@@ -65,10 +65,31 @@ def test_in_place_and_back(small: Path, spoken: Callable[..., Spoken]) -> None:
     packed = files(small)
     assert packed.keys() == before.keys()
     assert all(len(packed[name]) < len(before[name]) for name in before)
-    assert spoken(small, "--in-place").code == 0  # nothing more to do
+    first = min(before)
+    said = spoken(small, "--in-place")
+    assert said.code == 0
+    assert f"already packed, or no smaller so, kept as is: 2 files ({first})\n" in said.out
     assert files(small) == packed
     assert spoken(small, "--in-place", "--unpack").code == 0
     assert files(small) == before
+    said = spoken(small, "--in-place", "--unpack")
+    assert said.code == 0
+    assert f"not packed before, kept as is: 2 files ({first})\n" in said.out
+    assert files(small) == before
+
+
+def test_what_is_packed_by_its_name_is_not_packed_again_beside_itself(
+    small: Path, spoken: Callable[..., Spoken]
+) -> None:
+    for words, state in (((), "packed"), (("--unpack",), "unpacked")):
+        folder = small.rename(small.with_name(f"run-{state}"))
+        before = files(folder)
+        said = spoken(folder, *words)
+        assert (said.code, said.out) == (6, "")
+        assert f"error: {folder} is already {state}, by its name: " in said.err
+        assert files(folder) == before
+        assert [one.name for one in small.parent.iterdir()] == [folder.name]
+        folder.rename(small)
 
 
 def test_a_run_of_mode_simple_takes_few_bytes(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_what_matches_nothing_is_said(run, chosen):
     tp, counts, made = chosen("export.perfetto.window=500s..", "export.perfetto.qps=0x11")
     assert counts["slices"] + counts["instants"] == 0 == tp.value(SLICES)
     assert "nothing matches the choice: there are counters alone" in made.text()
-    assert "no QP 17 in this run" in made.text()
+    assert "no QP 0x11 (17) in this run" in made.text()
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])

@@ -132,6 +132,14 @@ def test_home_is_expanded(monkeypatch):
     [
         ("expotr=json", "unknown option 'expotr': did you mean 'export'"),
         ("+expotr=json", "unknown option 'expotr': did you mean 'export'"),
+        ("perfetto.window=1s..2s", "'perfetto.window': did you mean 'export.perfetto.window'?"),
+        ("+matrix.dpi=3", "'matrix.dpi': did you mean 'export.matrix.dpi'?"),
+        ("perfetto=json", "'perfetto': it is chosen by export=[perfetto]"),
+        ("clock=1", "'clock': it is chosen by stage=[clock]"),
+        ("budget_mb=5", "'budget_mb': did you mean 'export.perfetto.budget_mb'?"),
+        ("ranks=0-3", "'ranks': did you mean 'export.perfetto.ranks'?"),
+        ("pcap=x", "'pcap': did you mean 'validate.pcap'?"),
+        ("workers=3", "'workers': did you mean 'cluster.workers'?"),
         ("export=jsn", "unknown export 'jsn': did you mean 'json'"),
         ("export=[perfetto,jsn]", "unknown export 'jsn': did you mean 'json'"),
         ("stage=[clok]", "unknown stage 'clok': did you mean 'clock'"),
@@ -165,6 +173,12 @@ def test_mistakes_are_named_in_one_line(word, said):
     assert said in str(raised.value)
     assert "\n" not in str(raised.value)
     assert raised.value.exit_code == 2
+
+
+def test_lists_of_the_time_line_may_be_in_brackets():
+    made = compose(["run=x", "export=perfetto", "export.perfetto.ranks=[0,1-3]"])
+    (exporter,) = config.build("export", made.export, (Exporter,))
+    assert exporter._choice.ranks == ((0, 0), (1, 3))
 
 
 def test_an_option_written_as_a_flag_is_understood():

@@ -30,6 +30,11 @@ def test_choices_are_read():
     assert made.qps == ((17, 17), (18, 32), (0, 0))
     assert made.ops == {Op.SEND, Op.PUT, Op.PUT_DATA, Op.RECV}
     assert parse() == Choice()
+    bare, listed = (
+        {"ranks": f"{a}0-1,4{b}", "qps": f"{a}3{b}", "ops": f" {a}send, read{b}"}
+        for a, b in (("", ""), ("[", "]"))
+    )
+    assert parse(**bare) == parse(**listed) != Choice()
 
 
 @pytest.mark.parametrize(
@@ -37,6 +42,8 @@ def test_choices_are_read():
     [
         ({"ranks": "a"}, "export.perfetto.ranks: 'a' is no number"),
         ({"ranks": "1,,2"}, "export.perfetto.ranks: '' is no number"),
+        ({"ranks": "[0,1"}, "'[0' is no number"),
+        ({"ranks": "[]"}, "'' is no number"),
         ({"ranks": "-1"}, "'-1' is no number"),
         ({"ranks": "5-3"}, "'5-3' is empty"),
         ({"qps": "0xg"}, "export.perfetto.qps: '0xg' is no number"),
@@ -53,8 +60,13 @@ def test_what_is_no_choice_is_refused_in_one_line(options, why):
 
 
 def test_what_is_not_in_the_run_is_named():
-    chosen = Chosen.of(parse(ranks="0,5,7-9", qps="3"), Tracks.of(run()), BASE)
-    assert chosen.unknown == ("no rank 5", "no rank 7 to 9", "no QP 3")
+    chosen = Chosen.of(parse(ranks="0,5,7-9", qps="0x11,18-20"), Tracks.of(run()), BASE)
+    assert chosen.unknown == (
+        "no rank 5",
+        "no rank 7 to rank 9",
+        "no QP 0x11 (17)",
+        "no QP 0x12 (18) to QP 0x14 (20)",
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from sigmatrace.capture.index import find_rank_files, index_file
 from sigmatrace.capture.merge import merge
 from sigmatrace.capture.read import ReadLoss, plan, read
 from sigmatrace.testing.synthetic import Truth, generate, main
+from sigmatrace.testing.synthetic_draw import Shape
 from sigmatrace.trace_format import RECORDS, Op, Schema
 
 SMALL = {"ranks": 5, "hosts": 2, "events": 4000, "peers": 3, "chunk_records": 64}
@@ -235,6 +237,58 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert main([str(out), "--ranks", "3", "--events", "60", "--mode", "full", "--tagged"]) == 0
     assert capsys.readouterr().out.startswith(f"60 operations of 3 ranks in {out}, ")
     assert len(list(out.iterdir())) == 3
+
+
+def test_the_help_tells_what_each_option_is_and_its_default(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["--help"])
+    assert stop.value.code == 0
+    said = " ".join(capsys.readouterr().out.split())
+    offered = [one.name for one in fields(Shape) if one.name != "sizes_bytes"]
+    for name in offered:
+        about = said.partition(f"--{name.replace('_', '-')} ")[2].partition(" --")[0]
+        assert f"(default: {getattr(Shape, name)})" in about and len(about.split()) > 3, name
+        assert not name.endswith("_ns") or "in ns" in about
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--ranks", "-4"], "at least one rank"),
+        (["--events", "-1"], "not less than 0 events"),
+        (["--peers", "0"], "at least one peer"),
+        (["--chunk-records", "0"], "at least one record"),
+        (["--loss", "1.5"], "shares from 0 to 1"),
+        (["--reorder", "nan"], "shares from 0 to 1"),
+        (["--seed", "-1"], "not below 0"),
+        (["--gap-ns", "0"], "the gap above it"),
+        (["--clock-drift-ppm", "nan"], "not below 0"),
+        (["--gap-ns", "inf"], "the gap above it"),
+        (["--repeats", "0"], "can be repeated"),
+    ],
+)
+def test_impossible_values_are_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    assert main([str(tmp_path / "run"), *words]) == 2
+    err = capsys.readouterr().err
+    assert said in err and err.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_with_files_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(tmp_path), "--ranks", "3"]) == 0  # it is empty
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    (path, *_) = before
+    assert main([str(path / "below")]) == 6
+    assert str(path) in capsys.readouterr().err
+    assert main([str(tmp_path), "--ranks", "2"]) == 6
+    assert f"error: {tmp_path} is already there" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_shapes_that_make_no_sense() -> None:
