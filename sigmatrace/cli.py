@@ -58,7 +58,7 @@ def _run(command: argv.Command) -> int:
             raise
         raise ClusterError(
             f"a job could not be submitted, or was lost: {str(error).strip().splitlines()[-1]}",
-            "hydra.sweep.dir has the logs of those that began",
+            "with hydra.sweep.dir=DIR, DIR keeps the logs of those that began",
         ) from error
     if job.errors:
         raise job.errors[0]
