@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import shutil
 import sys
 import tempfile
 import traceback
@@ -13,25 +12,24 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError
 
-from sigmatrace import argv, config, mistakes
+from sigmatrace import argv, config, mistakes, multirun
 from sigmatrace.compose import options
-from sigmatrace.errors import ConfigError, SigmaTraceError
+from sigmatrace.errors import ClusterError, ConfigError, SigmaTraceError
 
 OWN_BUG, INTERRUPTED = 1, 130
-REPORTED = "reported"
-"""Note on an error whose line is printed; it survives the way between processes."""
 
 
 def main(words: Sequence[str]) -> int:
     """Run the command line ``words`` and return the exit code."""
     debug = "--debug" in words
     try:
-        _run(argv.parse(words))
+        code = _run(argv.parse(words))
         print(end="", flush=True)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -43,11 +41,11 @@ def main(words: Sequence[str]) -> int:
         if debug:
             traceback.print_exc()
         return _report(error)
-    return 0
+    return code
 
 
-def _run(command: argv.Command) -> None:
-    job = _Job(command.multirun)
+def _run(command: argv.Command) -> int:
+    job = _Job(command.multirun, command.debug)
     try:
         if command.is_plain:  # what Hydra's own entry adds to this takes 0.1 s
             job(options(command))
@@ -55,81 +53,127 @@ def _run(command: argv.Command) -> None:
             _run_by_hydra(command, job)
     except (HydraException, OmegaConfBaseException, MarkedYAMLError) as error:
         raise mistakes.explain(error, command.folders) from error
+    except RuntimeError as error:
+        if not type(error).__module__.startswith("submitit."):
+            raise
+        raise ClusterError(
+            f"a job could not be submitted, or was lost: {str(error).strip().splitlines()[-1]}",
+            "with hydra.sweep.dir=DIR, DIR keeps the logs of those that began",
+        ) from error
     if job.errors:
         raise job.errors[0]
+    return next((one.code for one in job.outcomes if one.code), 0)
 
 
 def _run_by_hydra(command: argv.Command, job: _Job) -> None:
     """Let Hydra compose the options and call the job, or do what else a flag says."""
     config.register()
     entry = hydra.main(version_base="1.3", config_path=str(config.folder()), config_name="config")
-    with _harmless_sweep(command) as extra, _hydra_argv([*command.words, *extra]):
-        entry(job)()
+    if not command.multirun:
+        with _hydra_argv(command.words):
+            entry(job)()
+        return
+    multirun.check(command)
+    with tempfile.TemporaryDirectory(prefix="sigmatrace-multirun-") as folder:
+        job.folder, extra = _sweep_folder(command, Path(folder))
+        multirun.left(job.folder)  # by a multirun that was killed
+        try:
+            with _hydra_argv([*command.words, *extra]):
+                entry(job)()
+        finally:
+            job.close()
 
 
 class _Job:
     """What Hydra calls for each combination of options.
 
     Errors are kept, not raised: Hydra would print a line of its own, and stop a multirun's
-    other jobs from being reported. In a launcher's other processes they are raised.
+    other jobs from being reported.
+
+    Args:
+        several: Whether this is a multirun.
+        debug: Show tracebacks.
+
+    Attributes:
+        folder: Where jobs in a launcher's other processes leave their outcomes.
+        errors: Of the only job.
+        outcomes: Of the jobs of a multirun.
     """
 
     __name__ = __qualname__ = "sigmatrace"
 
-    def __init__(self, several: bool) -> None:
+    def __init__(self, several: bool, debug: bool) -> None:
         self.several = several
+        self.debug = debug
         self.pid = os.getpid()
-        self.stderr = _stderr()
+        self.folder = Path()
         self.errors: list[Exception] = []
-        self.outs: set[Path] = set()
+        self.outcomes: list[multirun.Outcome] = []
 
     def __call__(self, composed: DictConfig) -> None:
+        if self.several:
+            self._one_of_several(composed)
+            return
         try:
-            from sigmatrace import api
-
-            settings = config.check(composed)
-            if not gc.isenabled():  # as __main__ left it: the first job of this process
-                gc.freeze()  # what was imported stays, and need not be searched for garbage
-                gc.enable()
-            if settings.plan:
-                print(api.plan(settings).text())
-            else:
-                self._claim(settings.out)
-                print(api.execute(settings, progress=sys.stderr).text())
+            self._work(composed)
         except Exception as error:
-            if self.several:
-                _report(error)
-                if _stderr() == self.stderr:  # else it went into a launcher's log
-                    error.add_note(REPORTED)
-            if os.getpid() != self.pid:
-                raise
             self.errors.append(error)
 
-    def _claim(self, out: Path) -> None:
-        """Refuse an output folder that an earlier job of this multirun has written."""
-        if out in self.outs:
-            raise ConfigError(
-                f"two jobs of this multirun write to {out}",
-                "name what differs in out=, e.g. 'out=results/${hydra:job.num}'",
-            )
-        self.outs.add(out)
+    def close(self) -> None:
+        """Say what became of all jobs."""
+        elsewhere = multirun.left(self.folder)
+        for one in sorted(elsewhere, key=lambda one: one.number):
+            if one.code:
+                print(one.said, file=sys.stderr)
+            print(f"{one.title}: {'failed' if one.code else one.said}")
+            self.outcomes.append(one)
+        if self.outcomes:
+            failed = sum(one.code != 0 for one in self.outcomes)
+            print(f"{len(self.outcomes) - failed} done, {failed} failed", flush=True)
 
+    def _one_of_several(self, composed: DictConfig) -> None:
+        known = HydraConfig.get()
+        title = f"job {known.job.num}: {' '.join(known.overrides.task)}"
+        print(title, flush=True)
+        code = 0
+        try:
+            said = self._work(composed)
+        except Exception as error:
+            if self.debug:
+                traceback.print_exc()
+            code, said = _report(error), _line(error)
+        outcome = multirun.Outcome(known.job.num, title, said, code)
+        if os.getpid() == self.pid:
+            self.outcomes.append(outcome)
+        else:
+            outcome.leave(self.folder)
 
-def _stderr() -> tuple[int, int]:
-    """Return what file this process writes its errors to."""
-    status = os.fstat(2)
-    return status.st_dev, status.st_ino
+    def _work(self, composed: DictConfig) -> str:
+        """Do it, and return the folder of the output."""
+        from sigmatrace import api
+
+        settings = config.check(composed)
+        if not gc.isenabled():  # as __main__ left it: the first job of this process
+            gc.freeze()  # what was imported stays, and need not be searched for garbage
+            gc.enable()
+        if settings.plan:
+            print(api.plan(settings).text())
+        else:
+            print(api.execute(settings, progress=sys.stderr).text())
+        return str(settings.out)
 
 
 def _report(error: Exception) -> int:
-    """Print an error in one line, unless that is done, and return its exit code."""
-    known = isinstance(error, SigmaTraceError)
-    if REPORTED not in getattr(error, "__notes__", ()):
-        text = str(error) if known else f"{type(error).__name__}: {error}"
-        line = " ".join(text.split("\n"))
-        hint = "" if known else " (a bug of sigmatrace; --debug shows where)"
-        print(f"sigmatrace-pipeline: error: {line}{hint}", file=sys.stderr)
+    """Print an error in one line and return its exit code."""
+    print(_line(error), file=sys.stderr)
     return error.exit_code if isinstance(error, SigmaTraceError) else OWN_BUG
+
+
+def _line(error: Exception) -> str:
+    known = isinstance(error, SigmaTraceError)
+    text = str(error) if known else f"{type(error).__name__}: {error}"
+    hint = "" if known else " (a bug of sigmatrace; --debug shows where)"
+    return f"sigmatrace-pipeline: error: {' '.join(text.splitlines())}{hint}"
 
 
 @contextlib.contextmanager
@@ -148,19 +192,22 @@ def _hydra_argv(words: Sequence[str]) -> Iterator[None]:
             os.environ["HYDRA_FULL_ERROR"] = full
 
 
-@contextlib.contextmanager
-def _harmless_sweep(command: argv.Command) -> Iterator[list[str]]:
-    """Give Hydra's multirun a throw-away folder for the files that it insists on writing."""
-    if not command.multirun or any(w.startswith("hydra.sweep.dir=") for w in command.overrides):
-        yield []
-        return
-    if "hydra/launcher=submitit_slurm" in command.overrides:
-        raise ConfigError(
-            "hydra/launcher=submitit_slurm needs a folder that its jobs see",
-            "add hydra.sweep.dir=DIR on a file system that all nodes share",
-        )
-    folder = tempfile.mkdtemp(prefix="sigmatrace-multirun-")
-    try:
-        yield [f"hydra.sweep.dir={argv.quote(folder)}"]
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+def _sweep_folder(command: argv.Command, own: Path) -> tuple[Path, list[str]]:
+    """Return where Hydra's multirun writes the files that it insists on, and the option for that.
+
+    Args:
+        command: May name a folder itself.
+        own: What is used else; it is thrown away.
+    """
+    given = dict(word.partition("=")[::2] for word in command.overrides)
+    if "hydra.sweep.dir" not in given:
+        if given.get(multirun.LAUNCHER) == "submitit_slurm":
+            raise ConfigError(
+                f"{multirun.LAUNCHER}=submitit_slurm needs a folder that its jobs see",
+                "add hydra.sweep.dir=DIR on a file system that all nodes share",
+            )
+        return own, [f"hydra.sweep.dir={argv.quote(str(own))}"]
+    folder = given["hydra.sweep.dir"].strip("'\"")
+    if multirun.LAUNCHER in given and "${" in folder:
+        raise ConfigError("hydra.sweep.dir has to be a plain path", f"it is {folder}")
+    return Path(folder).absolute(), []

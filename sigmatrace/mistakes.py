@@ -66,9 +66,8 @@ def _unknown_choice(error: MissingConfigException, folders: Sequence[Path]) -> C
     group, _, name = (error.missing_cfg_file or "").rpartition("/")
     if not group:
         return ConfigError(_first(error))
-    return ConfigError(
-        f"unknown {group} {name!r}", config.suggest(name, config.choices(group, folders))
-    )
+    known = config.choices(group, folders) or error.options or []
+    return ConfigError(f"unknown {group} {name!r}", config.suggest(name, known))
 
 
 def _unknown_key(error: ConfigKeyError | ConfigAttributeError) -> ConfigError:

@@ -24,7 +24,7 @@ import numpy as np
 from sigmatrace.errors import ClusterError, OutputError
 
 LEDGER, RUN, SUMMARY = "ledger.json", "run.json", "summary.txt"
-KEPT = "what is done is kept, and the next run with the same options goes on with it"
+KEPT = "finished work is kept, and the next run with the same options goes on with it"
 PARTIAL, OLD = ".partial", ".old"
 _FINGERPRINT, _LOCK = ".fingerprint", ".lock"
 

@@ -36,5 +36,5 @@ Flags
 
 Exit codes: 0 done, 1 own bug, 2 option, 3 no run, 4 unknown version, 5 several runs mixed,
 6 output, 7 stages do not fit or one of yours failed, 8 data lost and strict=true, 10 workers or
-scheduler of the cluster went away, 130 interrupted, 143 terminated
+scheduler of the cluster went away or did not come, 130 interrupted, 143 terminated
 """

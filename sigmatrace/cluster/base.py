@@ -41,7 +41,7 @@ class Cluster:
             modules: Modules that workers must be able to import.
 
         Raises:
-            ConfigError: The cluster cannot be reached, or its workers lack a module.
-            ClusterError: Workers or scheduler went away.
+            ConfigError: The options do not fit, or workers lack a module.
+            ClusterError: Workers or scheduler went away, or did not come.
         """
         raise NotImplementedError

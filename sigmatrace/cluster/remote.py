@@ -173,9 +173,15 @@ class Distributed(Remote):
         try:
             # A Client whose scheduler does not answer cannot be closed within a minute.
             asyncio.run(_connect(lib, self.address, self.timeout_s))
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            raise ClusterError(
+                f"no Dask scheduler answers at {self.address}",
+                f"start it, or check cluster.address (waited {self.timeout_s:g} s, "
+                "cluster.timeout_s)",
+            ) from error
+        except ValueError as error:
             raise ConfigError(
-                f"no Dask scheduler answers at {self.address}", "check cluster.address"
+                f"{self.address} is no address", "give cluster.address=tcp://HOST:PORT"
             ) from error
         except (RuntimeError, TypeError) as error:  # TLS is demanded, or lacks certificates
             raise ConfigError(

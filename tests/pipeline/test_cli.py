@@ -183,8 +183,18 @@ def test_multirun_goes_on_after_a_bad_run(command, small, copy_of):
     other = copy_of(small)
     spoken = command("--multirun", f"run={small},{small}/none,{other}", "export=json")
     one_line(spoken, 3, "none does not exist")
+    lines = spoken.out.splitlines()
+    titles = [f"job {at}: run='{run}' export=json" for at, run in enumerate(
+        (small, f"{small}/none", other))]  # fmt: skip
+    assert [line for line in lines if line.startswith("job ")] == titles
+    assert lines[-1] == "2 done, 1 failed"
     for folder in (small, other):
         assert (folder / "sigmatrace-out/summary.json").is_file()
+
+
+def test_known_launchers_are_named(command, small):
+    spoken = command("--multirun", "hydra/launcher=submitit_loacl", f"run={small}")
+    one_line(spoken, 2, "did you mean 'submitit_local'?", "basic", "submitit_slurm")
 
 
 def test_yaml_syntax_error_names_file_and_line(command, small, tmp_path):
@@ -334,9 +344,12 @@ def test_names_that_are_not_utf8(tmp_path, small):
 
 def test_two_jobs_of_a_multirun_never_write_to_one_folder(command, small):
     words = ("--multirun", f"run={small}", "export=json,csv", "overwrite=true")
-    spoken = command(*words)
-    one_line(spoken, 2, "two jobs of this multirun write to")
-    assert (small / "sigmatrace-out/summary.json").is_file()
+    for launcher in ("basic", "submitit_local"):
+        spoken = command(*words, f"hydra/launcher={launcher}")
+        one_line(spoken, 2, f"two jobs of this multirun write to {small}/sigmatrace-out")
+        spoken = command(*words, f"hydra/launcher={launcher}", f"out={small.parent}/out")
+        one_line(spoken, 2, f"two jobs of this multirun write to {small.parent}/out")
+    assert not (small / "sigmatrace-out").exists() and not (small.parent / "out").exists()
     out = "out=" + str(small.parent / "out-${hydra:job.num}")
     assert command(*words, out).code == 0
     assert (small.parent / "out-0/summary.json").is_file()

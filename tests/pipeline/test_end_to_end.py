@@ -13,7 +13,7 @@ import pytest
 
 from sigmatrace import api, passes, pipeline, plan
 from sigmatrace.cluster import Threads
-from sigmatrace.errors import ConfigError, SigmaTraceError
+from sigmatrace.errors import ClusterError, ConfigError, SigmaTraceError
 from sigmatrace.export.parquet import Parquet
 from sigmatrace.schema import STAGE_TABLES
 from sigmatrace.stages.base import Stage
@@ -131,9 +131,16 @@ def test_an_exchange_in_which_nothing_meets_makes_a_table_without_rows(tmp_path)
     assert (result.out / "csv/message_pairs.csv").read_text().count("\n") == 1
 
 
-def test_no_scheduler_answers(synthetic, tmp_path):
-    words = ["cluster.address=tcp://127.0.0.1:1", "cluster.timeout_s=0.5"]
-    with pytest.raises(ConfigError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:1"):
+@pytest.mark.parametrize(
+    ("address", "error", "said"),
+    [
+        ("tcp://127.0.0.1:1", ClusterError, r"no Dask scheduler answers at tcp://127\.0\.0\.1:1"),
+        ("tcp://127.0.0.1:x", ConfigError, "is no address: give cluster.address=tcp://HOST:PORT"),
+    ],
+)
+def test_no_scheduler_answers(synthetic, tmp_path, address, error, said):
+    words = [f"cluster.address={address}", "cluster.timeout_s=0.5"]
+    with pytest.raises(error, match=said):
         api.run(
             synthetic.folder, export=["json"], cluster="distributed", out=tmp_path / "o",
             overrides=words,

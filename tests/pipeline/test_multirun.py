@@ -47,12 +47,45 @@ def test_a_process_for_each_run_gives_the_same_bytes(runs, tmp_path):
         assert_same(run / "sigmatrace-out", tmp_path / str(number))
 
 
-def test_an_error_of_a_process_is_said_here(runs, tmp_path):
-    done = pipeline(*LOCAL, f"run={runs[0]},{tmp_path / 'none'}")
+def test_what_became_of_each_process_is_said_here(runs, tmp_path):
+    bad = [tmp_path / "none", tmp_path / "nothing"]
+    done = pipeline(*LOCAL, f"run={bad[0]},{runs[0]},{bad[1]},{runs[1]}")
     assert done.returncode == 3, done.stderr
-    (line,) = [line for line in done.stderr.splitlines() if "error: " in line]
-    assert f"{tmp_path / 'none'}" in line and "does not exist" in line
-    assert (runs[0] / "sigmatrace-out/summary.json").exists()
+    assert "Error executing" not in done.stderr
+    errors = [line for line in done.stderr.splitlines() if "error: " in line]
+    assert all(f"{one} does not" in line for one, line in zip(bad, errors, strict=True))
+    said = [
+        f"job 0: export=json run='{bad[0]}': failed",
+        f"job 1: export=json run='{runs[0]}': {runs[0]}/sigmatrace-out",
+        f"job 2: export=json run='{bad[1]}': failed",
+        f"job 3: export=json run='{runs[1]}': {runs[1]}/sigmatrace-out",
+        "2 done, 2 failed",
+    ]
+    assert done.stdout.splitlines() == said
+    for run in runs:
+        assert (run / "sigmatrace-out/summary.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("sbatch", "code", "said"),
+    [
+        (False, 2, "there is no command sbatch here"),
+        (True, 10, "could not be submitted, or was lost: sbatch: fatal: nobody"),
+    ],
+)
+def test_slurm_that_does_not_answer(runs, tmp_path, sbatch, code, said):
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    if sbatch:
+        for name in ("sbatch", "srun"):
+            text = "#!/bin/sh\necho 'sbatch: fatal: nobody' >&2\nexit 1\n"
+            (commands / name).write_text(text)
+            (commands / name).chmod(0o755)
+    launcher = ("hydra/launcher=submitit_slurm", f"hydra.sweep.dir={tmp_path / 'sweep'}")
+    path = f"{commands}:/bin" if sbatch else str(commands)
+    done = pipeline("--multirun", *launcher, f"run={runs[0]}", env={"PATH": path})
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr.splitlines()[-1] and "a bug" not in done.stderr
 
 
 def test_jobs_need_a_folder_that_they_see(runs):

@@ -51,6 +51,12 @@ def commands(program: str) -> list[tuple[str, list[str]]]:
     return found
 
 
+def test_what_is_to_be_installed_is_a_checkout():
+    texts = [path.read_text() for path in (*PAGES, *(ROOT / "sigmatrace").rglob("*.py"))]
+    found = [word for text in texts for word in re.findall(r"pip install '?([\w.]*)\[", text)]
+    assert "." in found and set(found) <= {"."}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_links_lead_somewhere(page):
     for link in LINK.findall(page.read_text()):

@@ -110,5 +110,5 @@ def test_a_missing_dask_jobqueue_is_named(monkeypatch):
         return plain(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(ConfigError, match=r"not installed: pip install 'sigmatrace\[cluster\]'"):
+    with pytest.raises(ConfigError, match=r"not installed: pip install '\.\[cluster\]'"):
         make(**compose(["run=x", "cluster=slurm"]).cluster)
