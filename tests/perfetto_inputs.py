@@ -66,6 +66,7 @@ def run(
         "calls": table(INDEX_TABLES["calls"], calls),
         "names": table(INDEX_TABLES["names"], names),
         "timeline": table(STAGE_TABLES["timeline"], timeline),
+        "chunk_times": table(STAGE_TABLES["chunk_times"], ()),
         **{name: table(columns, objects.get(name, ())) for name, columns in OBJECTS.items()},
     }
     return Run(tables, {"base_ns": BASE, "timeline_ns": BASE, "bin_ns": BIN})
@@ -119,7 +120,7 @@ def receive(t: int, flow: int = 0, **more: Any) -> dict[str, Any]:
 def export(folder: Path, parts: Sequence[Partition], of: Run | None = None) -> Exported:
     """Export partitions; the trace is ``folder / "trace.pftrace"``."""
     of = of or run()
-    exporter = PerfettoExporter()
+    exporter = PerfettoExporter().prepared(of)
     pieces = []
     with Sink(folder, "events") as sink:
         for place, part in enumerate(parts):

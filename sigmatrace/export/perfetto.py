@@ -184,6 +184,7 @@ class PerfettoExporter(Exporter):
         self._split = None if split is None else Split.parse("export.perfetto.split", split)
         self._output, self._is_first = OUTPUT, True
         self._plan = Plan(Chosen(), Chosen())
+        self._tracks: Tracks
 
     def prepared(self, run: Run) -> Exporter:
         """Choose what is shown as slices and instants: what was asked for, within the budget."""
@@ -197,6 +198,7 @@ class PerfettoExporter(Exporter):
         for name, one in parts.items():
             made[name] = copy(self)
             made[name]._output, made[name]._is_first = name, len(made) == 1
+            made[name]._tracks = tracks
             made[name]._plan = plan(one, self._budget_bytes, run, tracks, len(parts) > 1)
         return made[OUTPUT] if self._split is None else SplitExporter(made)
 
@@ -207,7 +209,7 @@ class PerfettoExporter(Exporter):
 
     def write(self, part: Partition, run: Run, staging: Path) -> Piece:
         """Encode a partition's events; keep what ``finish`` needs of marks and queue pairs."""
-        tracks, chosen = Tracks.of(run), self._plan.chosen
+        tracks, chosen = self._tracks, self._plan.chosen
         shown = {name: chosen.only(part, name, tracks) for name in TABLES}
         reaching = chosen.reaching(part, tracks)
         name = f"perfetto-{self._output}-{part.number:06d}"
@@ -255,7 +257,7 @@ class PerfettoExporter(Exporter):
 
     def finish(self, pieces: Sequence[Piece], run: Run, staging: Path) -> Exported:
         """Fill in what was open, and write what is known only now."""
-        tracks = Tracks.of(run)
+        tracks = self._tracks
         found = [_kept(staging / piece.files[0]) for piece in pieces]
         all_marks = np.concatenate([np.empty(0, MARK), *(kept["marks"] for kept in found)])
         chosen, amounts = self._plan.chosen, [kept["amounts"] for kept in found]

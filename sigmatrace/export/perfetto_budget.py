@@ -191,8 +191,10 @@ def _values(operations: np.ndarray, layers: int) -> int:
 
     Args:
         operations: ``(n,)`` of each process.
-        layers: Counters of each process and direction.
+        layers: Counters of each process and direction; without channels there are none.
     """
+    if not layers:
+        return 0
     per_counter = operations / (_DIRECTIONS * layers)
     values = TIMELINE_BINS * -np.expm1(-2 * per_counter / TIMELINE_BINS)
     return min(int(values.sum()) * _DIRECTIONS * layers, 2 * TIMELINE_CELLS)

@@ -22,6 +22,7 @@ from sigmatrace.stages.match import Match
 from sigmatrace.stages.topology import Topology
 from sigmatrace.stages.traffic import Traffic
 from sigmatrace.testing.synthetic import generate
+from sigmatrace.testing.write import RankFile
 
 
 @pytest.fixture(scope="module")
@@ -156,6 +157,15 @@ def test_an_empty_run_gives_empty_tables(tmp_path):
     assert result.tables["traffic"].num_rows == 0
     assert result.ledger["balanced"]
     assert "events     none" in result.text()
+
+
+def test_a_process_without_any_channel(tmp_path):
+    (tmp_path / "run").mkdir()
+    with RankFile(tmp_path / "run") as file:
+        file.clock(0, 10**18)
+        file.end()
+    result = api.run(tmp_path / "run", export=["perfetto", "json", "csv", "parquet", "matrix"])
+    assert result.ledger["balanced"] and "events     none of 1 process" in result.text()
 
 
 def test_a_bug_in_a_stage_is_named(synthetic, tmp_path, monkeypatch):

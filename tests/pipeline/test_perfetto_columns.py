@@ -16,4 +16,5 @@ def test_declared_columns_exist_with_these_types():
 def test_read_only_columns_are_taken_as_they_are(tmp_path):
     part = partition(0, [send(1, 2)])
     assert not part.column("ops", "t_ns").flags.writeable
-    assert PerfettoExporter().write(part, run(), tmp_path).counts["slices"] == 1
+    of = run()
+    assert PerfettoExporter().prepared(of).write(part, of, tmp_path).counts["slices"] == 1
