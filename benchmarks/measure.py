@@ -128,7 +128,8 @@ class _Watch(threading.Thread):
 
     def _living(self) -> set[int]:
         """Return the ids of the processes that have not ended."""
-        all_ids = {int(name) for name in os.listdir("/proc") if name.isdecimal()}  # noqa: PTH208
+        with os.scandir("/proc") as entries:
+            all_ids = {int(entry.name) for entry in entries if entry.name.isdecimal()}
         self._others &= all_ids
         living = set()
         for process in all_ids - self._others:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import cloudpickle
 
@@ -26,6 +27,7 @@ from sigmatrace.capture.index import find_rank_files, index_file
 from sigmatrace.capture.merge import merge
 from sigmatrace.capture.read import plan
 from sigmatrace.cluster import Threads
+from sigmatrace.cluster.base import Computation
 from sigmatrace.cluster.remote import Distributed
 from sigmatrace.progress import Progress
 from sigmatrace.testing.synthetic import generate
@@ -105,9 +107,10 @@ def dask_cost(parts: int = 2000) -> float:
         Distributed(local.scheduler_address) as cluster,
         Progress("", parts, None) as progress,
     ):  # fmt: skip
-        cluster.compute({("one", 0): (abs, 1)}, ("one", 0), [], progress)  # connected
+        cluster.compute(Computation({("one", 0): (abs, 1)}, ("one", 0)), progress)  # connected
         start = time.process_time()
-        assert cluster.compute(graph, ("sum", 0), counted, progress) == sum(range(parts))
+        wanted = Computation(graph, ("sum", 0), counted)
+        assert cluster.compute(wanted, progress) == sum(range(parts))
         return (time.process_time() - start) / len(graph)
 
 
@@ -122,13 +125,14 @@ class Sizes:
     def watching(self) -> Iterator[None]:
         plain: Callable[..., Any] = Threads.compute
 
-        def compute(cluster: Threads, graph: Any, key: Any, counted: Any, *rest: Any) -> Any:
-            result = plain(cluster, graph, key, counted, *rest)
-            if str(key[0]).startswith("last-"):
-                self.tasks, self.parts = len(graph), len(counted)
-                self.graph_bytes = len(cloudpickle.dumps(graph))
+        def compute(cluster: Threads, wanted: Computation, progress: Progress) -> Any:
+            result = plain(cluster, wanted, progress)
+            if str(wanted.key[0]).startswith("last-"):
+                self.tasks, self.parts = len(wanted.graph), len(wanted.counted)
+                self.graph_bytes = len(cloudpickle.dumps(wanted.graph))
                 self.outcome_bytes = size(result)
-                work = next(task[1] for task in graph.values() if task[0] is passes._do_part)
+                tasks = wanted.graph.values()
+                work = next(task[1] for task in tasks if task[0] is passes._do_part)
                 self.work_bytes = work._path.stat().st_size
                 names = [step.name for step in work.value.summed]
                 for name, part in zip(names, result.summaries, strict=True):
@@ -137,11 +141,8 @@ class Sizes:
                     self.by_step[step.name] = size(made)
             return result
 
-        Threads.compute = compute
-        try:
+        with mock.patch.object(Threads, "compute", compute):
             yield
-        finally:
-            Threads.compute = plain
 
 
 def size(value: Any) -> int:

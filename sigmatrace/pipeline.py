@@ -21,7 +21,7 @@ from sigmatrace.capture.merge import ProcessBase, merge
 from sigmatrace.capture.read import PartitionSpec, ReadLoss, left_alone, plan
 from sigmatrace.capture.tables import without_rows
 from sigmatrace.capture.window import Cut
-from sigmatrace.cluster import Cluster, Graph, Shared
+from sigmatrace.cluster import Cluster, Computation, Graph, Shared
 from sigmatrace.errors import RunNotFoundError
 from sigmatrace.export.base import Exported, Exporter, Piece
 from sigmatrace.partition import Run
@@ -106,7 +106,7 @@ def index(
     counted = list(graph)
     graph[name, "all"] = (list, counted)
     with Progress("index", len(paths), progress) as shown:
-        files = cluster.compute(graph, (name, "all"), counted, shown)
+        files = cluster.compute(Computation(graph, (name, "all"), counted), shown)
     if not any(file.whole_bytes for file in files):
         raise RunNotFoundError(
             f"no trace data in {folder}: its files ({len(files)}) are empty or damaged throughout",
@@ -256,6 +256,6 @@ def _compute(
     steps = (*(s for s, _ in work.stages), *work.summed, *work.exchanges, *work.exporters)
     modules = sorted({type(one).__module__ for one in steps})
     with work.sink, Progress(what, len(counted), progress) as shown:
-        outcome: Outcome = cluster.compute(graph, key, counted, shown, modules)
+        outcome: Outcome = cluster.compute(Computation(graph, key, counted, modules), shown)
         work.sink.finish(len(counted))
     return outcome

@@ -111,7 +111,7 @@ CTF_MAGIC = 0xC1FC1FC1
 
 def write_ctf(ops: pl.DataFrame, clocks: pl.DataFrame, folder: Path) -> None:
     """A CTF trace of a stream per rank, on one clock: merging needs times that are comparable."""
-    base_ns = int(ops["t_ns"].min() or 0) // 10**9 * 10**9  # type: ignore[arg-type]
+    base_ns = int(ops["t_ns"].to_numpy().min()) // 10**9 * 10**9
     (folder / "metadata").write_text(CTF_METADATA.format(offset_s=base_ns // 10**9))
     layout = [("op", "u1"), ("t_ns", "<u8"), ("src_proc", "<u4"), ("dst_proc", "<u4")]
     layout.append(("size_bytes", "<u8"))

@@ -50,9 +50,9 @@ def native_checksum() -> Checksum | None:
 
 
 def _function(core: ctypes.CDLL) -> Callable[[int, int | bytes, int], int]:
-    function: Callable[[int, int | bytes, int], int] = core.st_crc32c
-    function.restype = ctypes.c_uint32  # type: ignore[attr-defined]
-    function.argtypes = [ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t]  # type: ignore[attr-defined]
+    declared = ctypes.CFUNCTYPE if type(core) is ctypes.CDLL else ctypes.PYFUNCTYPE
+    kind = declared(ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t)
+    function: Callable[[int, int | bytes, int], int] = kind(("st_crc32c", core))
     return function
 
 

@@ -7,9 +7,9 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
 
 from sigmatrace.capture import environment as env
+from sigmatrace.capture.arguments import Parser
 from sigmatrace.capture.layers import DEFAULT_LAYERS, GROUPS, LAYERS
 from sigmatrace.capture.runid import run_id, under_launcher
 from sigmatrace.capture.speak import NAME
@@ -28,19 +28,6 @@ def _layers_text() -> str:
     return ", ".join((*LAYERS, *groups))
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(message, f"see {NAME} --help")
-
-
-class _Version(argparse.Action):
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        from sigmatrace.version import version_text  # slow to import
-
-        print(version_text())
-        parser.exit()
-
-
 def flags(words: Sequence[str]) -> frozenset[str]:
     """Return the words before ``--``, for what must be known even when they cannot be parsed."""
     return frozenset(words[: words.index("--") if "--" in words else None])
@@ -48,21 +35,18 @@ def flags(words: Sequence[str]) -> frozenset[str]:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the words after the command's name; it raises ``ConfigError``."""
-    made = _Parser(
-        prog=NAME,
-        usage=f"{NAME} [options] -- COMMAND...",
-        description="Runs a command and traces the RDMA operations of all its processes.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+    made = Parser(
+        NAME,
+        "[options] -- COMMAND...",
+        "Runs a command and traces the RDMA operations of all its processes.",
+        _EPILOG,
     )
     _add_what_is_captured(made)
     made.add_argument("--check", action="store_true", help="say which layers work here, and end")
     made.add_argument(
         "--print-env", action="store_true", help="print the variables as shell exports, and end"
     )
-    made.add_argument("--debug", action="store_true", help="show tracebacks of errors")
-    made.add_argument("--version", action=_Version, nargs=0, help="show the version, and end")
+    made.add_debug_and_version()
     made.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return made
 

@@ -7,9 +7,9 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
 
-from sigmatrace.errors import ConfigError, OutputError, SigmaTraceError
+from sigmatrace.capture.arguments import Parser
+from sigmatrace.errors import OutputError, SigmaTraceError
 
 NAME = "sigmatrace-pack"
 _PACKED, _UNPACKED = "-packed", "-unpacked"
@@ -66,13 +66,11 @@ def _default(run: Path, *, unpack: bool) -> Path:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the words after the command's name; it raises ``ConfigError``."""
-    made = _Parser(
-        prog=NAME,
-        usage=f"{NAME} RUN [-o OUT | --in-place] [--unpack]",
-        description="Makes the trace files of a run smaller, without loss.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+    made = Parser(
+        NAME,
+        "RUN [-o OUT | --in-place] [--unpack]",
+        "Makes the trace files of a run smaller, without loss.",
+        _EPILOG,
     )
     made.add_argument("run", metavar="RUN", type=Path, help="folder of the trace files")
     where = made.add_mutually_exclusive_group()
@@ -85,22 +83,8 @@ def parser() -> argparse.ArgumentParser:
     )
     where.add_argument("--in-place", action="store_true", help="replace the files of RUN")
     made.add_argument("--unpack", action="store_true", help="make the original files again")
-    made.add_argument("--debug", action="store_true", help="show tracebacks of errors")
-    made.add_argument("--version", action=_Version, nargs=0, help="show the version, and end")
+    made.add_debug_and_version()
     return made
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(message, f"see {NAME} --help")
-
-
-class _Version(argparse.Action):
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        from sigmatrace.version import version_text  # slow to import
-
-        print(version_text())
-        parser.exit()
 
 
 if __name__ == "__main__":

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from sigmatrace.cluster.base import Cluster, Graph, Key
+from sigmatrace.cluster.base import Cluster, Computation, Graph, Key
 from sigmatrace.cluster.local import Processes, Threads
 from sigmatrace.cluster.shared import Shared
 
-__all__ = ["Cluster", "Graph", "Key", "Processes", "Shared", "Threads", "make"]
+__all__ = ["Cluster", "Computation", "Graph", "Key", "Processes", "Shared", "Threads", "make"]
 
 
 def make(kind: str, **options: Any) -> Cluster:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sigmatrace.cluster import threaded
-from sigmatrace.cluster.base import Cluster, Graph, Key
+from sigmatrace.cluster.base import Cluster, Computation, Key
 from sigmatrace.errors import ClusterError, ConfigError
 from sigmatrace.progress import Progress
 
@@ -27,16 +27,13 @@ class Threads(Cluster):
     def __init__(self, workers: int | None = None) -> None:
         self.workers = _count(workers)
 
-    def compute(
-        self,
-        graph: Graph,
-        key: Key,
-        counted: Sequence[Key],
-        progress: Progress,
-        modules: Sequence[str] = (),
-    ) -> Any:
+    def __exit__(self, *_: object) -> None:
+        """See ``Cluster``; nothing outlives a computation."""
+
+    def compute(self, wanted: Computation, progress: Progress) -> Any:
         """See ``Cluster``."""
-        return threaded.compute(graph, key, self.workers, _stepping(counted, progress))
+        step = _stepping(wanted.counted, progress)
+        return threaded.compute(wanted.graph, wanted.key, self.workers, step)
 
 
 class Processes(Cluster):
@@ -55,14 +52,7 @@ class Processes(Cluster):
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
 
-    def compute(
-        self,
-        graph: Graph,
-        key: Key,
-        counted: Sequence[Key],
-        progress: Progress,
-        modules: Sequence[str] = (),
-    ) -> Any:
+    def compute(self, wanted: Computation, progress: Progress) -> Any:
         """See ``Cluster``."""
         from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
         from multiprocessing import get_context
@@ -71,14 +61,14 @@ class Processes(Cluster):
         from dask.callbacks import Callback
 
         callback: Any = Callback  # it has no types
-        step = _stepping(counted, progress)
+        step = _stepping(wanted.counted, progress)
         if self._pool is None:
             context = get_context("spawn")
             self._pool = ProcessPoolExecutor(self.workers, context, _begin_worker)
         with callback(posttask=lambda key, *_: step(key)):
             try:
                 return dask.multiprocessing.get(
-                    graph, key, pool=self._pool, optimize_graph=False, chunksize=1
+                    wanted.graph, wanted.key, pool=self._pool, optimize_graph=False, chunksize=1
                 )
             except dask.multiprocessing.RemoteException as error:
                 raise error.exception from None

@@ -7,11 +7,12 @@ import importlib
 import logging
 import queue
 import time
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from sigmatrace.cluster.base import Cluster, Graph, Key
+from sigmatrace.cluster.base import Cluster, Computation, Graph, Key
 from sigmatrace.errors import ClusterError, ConfigError
 from sigmatrace.progress import Progress
 from sigmatrace.version import version_text
@@ -37,9 +38,9 @@ class Remote(Cluster):
         if client is not None:
             client.close(timeout=self.timeout_s)
 
+    @abstractmethod
     def connect(self, progress: Progress) -> Any:
         """Return a new client of the scheduler."""
-        raise NotImplementedError
 
     def look_after(self, workers: int) -> None:
         """Do what keeps workers coming; called once a second, more often while there is none."""
@@ -48,26 +49,19 @@ class Remote(Cluster):
         """Return what to say when the scheduler does not answer any more."""
         return ClusterError("the Dask scheduler went away", "start it and run this again")
 
+    @abstractmethod
     def nobody(self) -> ClusterError:
         """Return what to say when no worker was there for ``timeout_s``."""
-        raise NotImplementedError
 
-    def compute(
-        self,
-        graph: Graph,
-        key: Key,
-        counted: Sequence[Key],
-        progress: Progress,
-        modules: Sequence[str] = (),
-    ) -> Any:
+    def compute(self, wanted: Computation, progress: Progress) -> Any:
         """See ``Cluster``."""
         if self._client is None:
             self._client = self.connect(progress)
         self._seen_s = time.monotonic()
         self._checked = set()
-        while not self._workers(modules):
+        while not self._workers(wanted.modules):
             time.sleep(LOOK_EVERY_S / 10)
-        futures = self._submit(graph, [*counted, key])
+        futures = self._submit(wanted.graph, [*wanted.counted, wanted.key])
         last = futures[-1]
         finished: queue.SimpleQueue[Any] = queue.SimpleQueue()
         for future in futures:
@@ -77,7 +71,7 @@ class Remote(Cluster):
         del futures, future
         try:
             while left:
-                done = self._next(finished, modules)
+                done = self._next(finished, wanted.modules)
                 if done is None:
                     continue
                 self._check(done)

@@ -13,6 +13,7 @@ from pathlib import Path
 import distributed
 import pytest
 
+from sigmatrace.cluster import Computation
 from sigmatrace.cluster.remote import Distributed
 from sigmatrace.progress import Progress
 from sigmatrace.testing.synthetic import generate
@@ -148,7 +149,7 @@ def test_a_large_graph_is_no_reason_to_warn(dask):
     dask.workers(1, "--no-nanny")
     with Distributed(dask.address) as cluster, Progress("", 1, None) as progress:
         graph = {("large", 0): (len, bytes(11 << 20))}
-        assert cluster.compute(graph, ("large", 0), [], progress) == 11 << 20
+        assert cluster.compute(Computation(graph, ("large", 0)), progress) == 11 << 20
 
 
 def large_results_held(_: list[int]) -> int:
@@ -168,7 +169,7 @@ def test_results_are_dropped_once_they_are_used(dask):
     graph |= {("small", number): (len, part) for number, part in enumerate(parts)}
     graph["held", 0] = (large_results_held, [("small", number) for number in range(50)])
     with Distributed(dask.address) as cluster, Progress("", 50, None) as progress:
-        assert cluster.compute(graph, ("held", 0), parts, progress) == 0
+        assert cluster.compute(Computation(graph, ("held", 0), parts), progress) == 0
 
 
 def test_a_scheduler_without_workers(dask, on):
