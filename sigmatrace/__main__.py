@@ -41,7 +41,7 @@ def _terminated(number: int, *_: Any) -> None:
 
 
 def _leave(code: int) -> NoReturn:
-    """End the process at once: to take apart all that was imported takes 0.15 s."""
+    """End the process at once: to take apart all that was imported takes a while."""
     atexit._run_exitfuncs()
     print(end="", file=sys.stderr, flush=True)
     os._exit(code)
