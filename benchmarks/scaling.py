@@ -1,6 +1,6 @@
 """What grows with a run, and how: the constants of the plan in ``docs/cluster.md``.
 
-Synthetic runs of several widths (ranks that all talk to all) and lengths go through each step of
+Synthetic runs of several widths (each rank has 8 peers) and lengths go through each step of
 the pipeline on one thread; sizes are those of what is kept, or sent between processes.
 
     python -m benchmarks scaling --ranks 16 64 128 --events 2000 8000
