@@ -21,7 +21,14 @@ from sigmatrace.capture.tables import Rows
 from sigmatrace.capture.view import opened
 from sigmatrace.errors import RunNotFoundError
 from sigmatrace.text import counted
-from sigmatrace.trace_format import CODEC_RAW, ITEM_MAGIC, RECORDS, Item, Schema
+from sigmatrace.trace_format import (
+    CODEC_RAW,
+    ITEM_MAGIC,
+    ITEM_PREFIX_BYTES,
+    RECORDS,
+    Item,
+    Schema,
+)
 
 SUFFIX, RING_SUFFIX = ".msgpack", ".ring"
 FROM_FILE, FROM_RING = 0, 1
@@ -238,11 +245,15 @@ class _Builder:
 
     def read_items(self, data: items.FileData) -> None:
         """Walk the rank file once."""
+        decoder = items.Decoder()
         for found in items.stretches(data):
-            if isinstance(found, list):
+            if isinstance(found, items.Small):
+                for item in found.items:
+                    self._small(*item, decoder)
+            elif isinstance(found, list):
                 self._run(data, found)
             elif found.what == items.WHOLE:
-                self._whole(data, found)
+                self._whole(data, found, decoder)
             else:
                 self.index.damage.append((found.offset, found.size, found.what))
 
@@ -282,23 +293,33 @@ class _Builder:
         for at, chunk in run:
             size = items.CHUNK_HEAD_BYTES + chunk.data_bytes
             if chunk.schema == _CHANNEL:
-                self._whole(data, items.Span(items.WHOLE, at, size, Item.CHUNK, chunk))
+                self._chunk(data, items.Span(items.WHOLE, at, size, Item.CHUNK, chunk))
             else:
                 self.index.whole_bytes += size
                 self._keep(at, size, chunk, checked=False)
 
-    def _whole(self, data: items.FileData, span: items.Span) -> None:
-        self.index.whole_bytes += span.size
+    def _whole(self, data: items.FileData, span: items.Span, decoder: items.Decoder) -> None:
+        if span.kind == Item.CHUNK:
+            self._chunk(data, span)
+        else:
+            end = span.offset + span.size
+            raw = data[span.offset + ITEM_PREFIX_BYTES : end]
+            self._small(span.offset, span.kind, raw, decoder)
+
+    def _small(self, offset: int, kind: int, raw: bytes, decoder: items.Decoder) -> None:
+        size = ITEM_PREFIX_BYTES + len(raw)
+        self.index.whole_bytes += size
+        take = self._TAKE.get(kind)
         try:
-            if span.kind == Item.CHUNK:
-                self._chunk(data, span)
-            elif span.kind in self._TAKE:
-                self._TAKE[span.kind](self, items.body(data, span))
-            else:
-                raise items.ItemError(f"item kind {span.kind}")
+            if take is None:
+                raise items.ItemError(f"item kind {kind}")
+            take(self, decoder.decode(raw))
         except items.ItemError as error:
-            self.index.unknown[str(error)] += 1
-            self.index.damage.append((span.offset, span.size, "unknown"))
+            self._skip(offset, size, error)
+
+    def _skip(self, offset: int, size: int, error: items.ItemError) -> None:
+        self.index.unknown[str(error)] += 1
+        self.index.damage.append((offset, size, "unknown"))
 
     def _header(self, fields: dict[str, Any]) -> None:
         header = headers.from_item(fields, self.path)
@@ -307,13 +328,18 @@ class _Builder:
         self.header = header
 
     def _chunk(self, data: items.FileData, span: items.Span) -> None:
-        chunk = items.readable(data, span)
-        if chunk.schema == _CHANNEL:
-            item = data[span.offset : span.offset + span.size]
-            if not (span.checked or items.is_intact(item)):
-                self.index.lose(span.offset, span.size, chunk.schema, chunk.records)
-                return
-            self._take_channels(item, chunk.records, chunk.codec)
+        self.index.whole_bytes += span.size
+        try:
+            chunk = items.readable(data, span)
+            if chunk.schema == _CHANNEL:
+                item = data[span.offset : span.offset + span.size]
+                if not (span.checked or items.is_intact(item)):
+                    self.index.lose(span.offset, span.size, chunk.schema, chunk.records)
+                    return
+                self._take_channels(item, chunk.records, chunk.codec)
+        except items.ItemError as error:
+            self._skip(span.offset, span.size, error)
+            return
         self._keep(span.offset, span.size, chunk, checked=span.checked)
 
     def _keep(self, at: int, size: int, chunk: items.Chunk, *, checked: bool) -> None:

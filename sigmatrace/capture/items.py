@@ -41,6 +41,7 @@ _CRC_AT, _KIND_AT, _LENGTH_AT = 7, 11, 13
 _CRC_FROM = _KIND_AT
 _CHUNK = struct.Struct(_PREFIX.format + "9sB8sI5sQ7sI11sQ10sQ9sQ7sB6sI")
 _IS_CHUNK = int(Item.CHUNK)
+_CHUNK_KIND = bytes((_IS_CHUNK,))
 _CHUNK_KEYS = (
     0xCE,
     b"\x89\xa6schema\xcc",
@@ -58,6 +59,7 @@ CHUNK_HEAD_BYTES = _CHUNK.size
 _CODEC_AT = CHUNK_HEAD_BYTES - 4 - len(_CHUNK_KEYS[-1]) - 1
 _RECORD_BYTES = {int(schema): dtype.itemsize for schema, dtype in RECORDS.items()}
 _RUN_MAX = 1024
+_LOOK_BYTES = 8 << 10
 _SEARCH_FACTOR = 64
 _SEARCH_SLACK_BYTES = 1 << 20
 
@@ -100,6 +102,16 @@ Run: TypeAlias = list[tuple[int, Chunk]]
 """Consecutive chunks whose frames fit: offset of the item, and prefix. None is checked."""
 
 
+class Small(NamedTuple):
+    """Consecutive intact items, none of them a chunk.
+
+    Attributes:
+        items: Offset, kind and body of each.
+    """
+
+    items: list[tuple[int, int, bytes]]
+
+
 class ItemError(ValueError):
     """The body of a whole item is not what the format says."""
 
@@ -114,21 +126,32 @@ def walk(data: FileData, *, verify: bool = False) -> Iterator[Span]:
     for found in stretches(data, verify=verify):
         if isinstance(found, Span):
             yield found
-            continue
-        for at, chunk in found:
-            yield Span(WHOLE, at, CHUNK_HEAD_BYTES + chunk.data_bytes, _IS_CHUNK, chunk)
+        elif isinstance(found, Small):
+            for at, kind, raw in found.items:
+                yield Span(WHOLE, at, ITEM_PREFIX_BYTES + len(raw), kind, checked=True)
+        else:
+            for at, chunk in found:
+                yield Span(WHOLE, at, CHUNK_HEAD_BYTES + chunk.data_bytes, _IS_CHUNK, chunk)
 
 
-def stretches(data: FileData, *, verify: bool = False) -> Iterator[Span | Run]:
-    """Yield the same as ``walk``, chunks whose frames fit together with those that follow."""
+def stretches(data: FileData, *, verify: bool = False) -> Iterator[Span | Run | Small]:
+    """Yield the same as ``walk``, items that need the same care together."""
     search = _Search(data)
     at = 0
     while at < len(data):
-        run, end = ([], at) if verify else _run(data, at)
-        if run:
-            yield run
-            at = end
-            continue
+        kind_at = at + _KIND_AT
+        if data[kind_at : kind_at + 1] != _CHUNK_KIND:
+            small, end = _small(data, at)
+            if small:
+                yield Small(small)
+                at = end
+                continue
+        elif not verify:
+            run, end = _run(data, at)
+            if run:
+                yield run
+                at = end
+                continue
         span = _item_at(data, at, verify)
         if span is not None:
             yield span
@@ -147,29 +170,46 @@ def stretches(data: FileData, *, verify: bool = False) -> Iterator[Span | Run]:
 def body(data: FileData, span: Span) -> dict[str, Any]:
     """Decode the body of a whole item other than a chunk.
 
-    Nothing is allocated that the body's own bytes do not pay for: the structure is walked
-    once before anything is built.
-
     Raises:
-        ItemError: It is not one msgpack map with text keys, or it holds extension types.
+        ItemError: As ``Decoder.decode`` does.
     """
-    raw = data[span.offset + ITEM_PREFIX_BYTES : span.offset + span.size]
-    try:
-        unpacker = msgpack.Unpacker(max_buffer_size=max(len(raw), 1))
-        unpacker.feed(raw)
-        unpacker.skip()
-        if unpacker.tell() != len(raw):
-            raise ItemError("the body is not one msgpack object")
-        decoded = msgpack.unpackb(
-            raw, raw=False, strict_map_key=True, max_ext_len=0, unicode_errors="replace"
-        )
-    except ItemError:
-        raise
-    except (ValueError, msgpack.UnpackException, RecursionError) as error:
-        raise ItemError(f"the body cannot be decoded: {error!r}") from error
-    if not isinstance(decoded, dict):
-        raise ItemError("the body is not a map")
-    return decoded
+    return Decoder().decode(data[span.offset + ITEM_PREFIX_BYTES : span.offset + span.size])
+
+
+class Decoder:
+    """Decodes bodies of items one by one; several cost less than with a decoder each.
+
+    Nothing is allocated that a body's own bytes do not pay for: the structure is walked once
+    before anything is built.
+    """
+
+    def __init__(self) -> None:
+        self._walker = msgpack.Unpacker(max_buffer_size=ITEM_BODY_MAX_BYTES)
+
+    def decode(self, raw: bytes) -> dict[str, Any]:
+        """Return the map that a body is.
+
+        Raises:
+            ItemError: It is not one msgpack map with text keys, or it holds extension types.
+        """
+        walker = self._walker
+        end = walker.tell() + len(raw)
+        try:
+            walker.feed(raw)
+            walker.skip()
+            if walker.tell() != end:
+                raise ItemError("the body is not one msgpack object")
+            decoded = msgpack.unpackb(
+                raw, raw=False, strict_map_key=True, max_ext_len=0, unicode_errors="replace"
+            )
+        except (ValueError, msgpack.UnpackException, RecursionError) as error:
+            self._walker = Decoder()._walker  # this one may wait for the rest of an object
+            if isinstance(error, ItemError):
+                raise
+            raise ItemError(f"the body cannot be decoded: {error!r}") from error
+        if not isinstance(decoded, dict):
+            raise ItemError("the body is not a map")
+        return decoded
 
 
 def readable(data: FileData, span: Span) -> Chunk:
@@ -218,6 +258,25 @@ def holds(data: FileData, first: int, chunk: Chunk, record_bytes: int) -> bool:
     most = min(ITEM_BODY_MAX_BYTES, PACKED_FACTOR * chunk.data_bytes)
     told = int.from_bytes(data[first : first + min(4, chunk.data_bytes)], "little")
     return chunk.codec == CODEC_PACKED and 0 < size <= most and told == size
+
+
+def _small(data: FileData, at: int) -> tuple[list[tuple[int, int, bytes]], int]:
+    """Return what follows at ``at`` as ``Small.items``, as far as one look goes, and its end."""
+    look = data[at : at + _LOOK_BYTES]
+    found = []
+    begin = 0
+    while begin + ITEM_PREFIX_BYTES <= len(look):
+        magic, u32, checksum, kind, u32_too, length = _PREFIX.unpack_from(look, begin)
+        first = begin + ITEM_PREFIX_BYTES
+        end = first + length
+        is_small = magic == ITEM_MAGIC and u32 == u32_too == 0xCE and kind < 0x80
+        if not is_small or kind == _IS_CHUNK or end > len(look):
+            break
+        if checksum != crc32c(look[begin + _CRC_FROM : end]):
+            break
+        found.append((at + begin, kind, look[first:end]))
+        begin = end
+    return found, at + begin
 
 
 def _frame(head: bytes) -> tuple[int, int] | None:
