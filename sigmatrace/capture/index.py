@@ -75,6 +75,7 @@ CHUNK = np.dtype(
 )
 """``ChunkRow`` as an array; ``records`` is named ``count`` there, as in the format."""
 
+_SCHEMA_AT = ChunkRow._fields.index("schema")
 COMPLETE = ("exit", "stop")
 """Reasons of end items after which nothing is missing."""
 
@@ -279,12 +280,12 @@ class _Builder:
             return FileIndex(index.path, index.size_bytes, "foreign", damage=damage)
         index.header = header
         index.chunks = np.array(self.chunks, CHUNK)
-        if not header.schemas.issuperset(index.chunks["schema"].tolist()):
+        if not header.schemas.issuperset({row[_SCHEMA_AT] for row in self.chunks}):
             _leave_out_unknown_layouts(index)
         if self.channels and Schema.CHANNEL in header.schemas:
-            rows = np.concatenate(self.channels)
+            rows = np.concatenate(self.channels) if len(self.channels) > 1 else self.channels[0]
             index.channel_rows = len(rows)
-            index.channels = rows[np.unique(rows["id"], return_index=True)[1]]
+            index.channels = _first_of_each(rows)
         index.objects = object_rows(self.objects, index.channels, header.host)
         index.threads = thread_names(self.objects)
         return index
@@ -393,6 +394,13 @@ class _Builder:
         Item.CLOCK: _clock,
         Item.END: _end,
     }
+
+
+def _first_of_each(channels: np.ndarray) -> np.ndarray:
+    """Return the channels by ascending id, of each the first."""
+    ids = channels["id"]
+    is_ascending = bool((ids[1:] > ids[:-1]).all())
+    return channels if is_ascending else channels[np.unique(ids, return_index=True)[1]]
 
 
 def _leave_out_unknown_layouts(index: FileIndex) -> None:

@@ -89,5 +89,8 @@ def opened(path: str | Path) -> Iterator[FileView]:
     Raises:
         OSError: It cannot be opened.
     """
-    with Path(path).open("rb", buffering=0) as file:
-        yield FileView(file.fileno())
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # a file object takes twice as long
+    try:
+        yield FileView(fd)
+    finally:
+        os.close(fd)
