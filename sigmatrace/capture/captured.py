@@ -38,7 +38,8 @@ def first_run_id(folder: Path) -> str | None:
             with opened(path) as data:
                 span = next(items.walk(data), None)
                 if span and span.what == items.WHOLE and span.kind == Item.HEADER:
-                    return headers.from_item(items.body(data, span), path).run_id
+                    body = items.encoded_body(data, span)
+                    return headers.from_body(body, path, items.Decoder()).run_id
         except (OSError, items.ItemError, ChunkFormatError):
             continue
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 from collections.abc import Mapping
@@ -9,12 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sigmatrace.capture.items import ItemError
+from sigmatrace.capture.items import Decoder, ItemError, value
 from sigmatrace.capture.names.fields import integer, text
 from sigmatrace.errors import ChunkFormatError
 from sigmatrace.trace_format import FORMAT_NAME, FORMAT_VERSION, RECORDS, record_fields
 
 _NAME = re.compile(r"(?P<host>.+)-(?P<pid>\d{1,10})-(?P<start>\d{1,19})\.msgpack")
+_ALIKE = ("schemas", "calls")
+"""What the headers of a run have in common, and what is most of them: looked at once."""
+_KINDS_OF_FILES = 4
 _OWN_LAYOUTS = {
     str(int(schema)): (int(schema), [list(one) for one in record_fields(dtype)])
     for schema, dtype in RECORDS.items()
@@ -57,13 +61,14 @@ def from_name(path: Path) -> Header | None:
     return Header(match["host"], int(match["pid"]), int(match["start"]))
 
 
-def from_item(fields: Mapping[str, Any], path: Path) -> Header:
-    """Return what a header item tells.
+def from_body(raw: bytes, path: Path, decoder: Decoder) -> Header:
+    """Return what the body of a header item tells.
 
     Raises:
         ChunkFormatError: It has a major version that this reader does not know.
-        ItemError: It is the header of something else.
+        ItemError: It cannot be decoded, or is the header of something else.
     """
+    fields = decoder.decode(raw, _ALIKE)
     if fields.get("format") != FORMAT_NAME:
         raise ItemError("not a SigmaTrace header")
     _check_version(fields.get("version"), path)
@@ -96,20 +101,22 @@ def _check_version(version: object, path: Path) -> None:
     )
 
 
-def _signed(value: object) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31:
-        return value
+def _signed(number: object) -> int:
+    if isinstance(number, int) and not isinstance(number, bool) and 0 <= number < 1 << 31:
+        return number
     return -1
 
 
-def _command(value: object) -> str:
-    return shlex.join(str(x) for x in value) if isinstance(value, list) else ""
+def _command(words: object) -> str:
+    return shlex.join(str(x) for x in words) if isinstance(words, list) else ""
 
 
-def _calls(value: object) -> dict[int, str]:
-    if not isinstance(value, dict):
+@functools.lru_cache(_KINDS_OF_FILES)
+def _calls(encoded: bytes | None) -> Mapping[int, str]:
+    calls = value(encoded) if encoded else None
+    if not isinstance(calls, dict):
         return {}
-    numbered = {number(key): name for key, name in value.items() if isinstance(name, str)}
+    numbered = {number(key): name for key, name in calls.items() if isinstance(name, str)}
     return {call: name for call, name in numbered.items() if 0 <= call < 256}
 
 
@@ -120,12 +127,14 @@ def number(key: object) -> int:
     return -1
 
 
-def _readable_schemas(value: object) -> frozenset[int]:
+@functools.lru_cache(_KINDS_OF_FILES)
+def _readable_schemas(encoded: bytes | None) -> frozenset[int]:
     """Return the schemas whose records the file describes as this reader knows them."""
-    if not isinstance(value, dict):
+    schemas = value(encoded) if encoded else None
+    if not isinstance(schemas, dict):
         return Header.schemas
     return frozenset(
-        schema for key, (schema, own) in _OWN_LAYOUTS.items() if _layout(value.get(key)) == own
+        schema for key, (schema, own) in _OWN_LAYOUTS.items() if _layout(schemas.get(key)) == own
     )
 
 

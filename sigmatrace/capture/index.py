@@ -239,6 +239,7 @@ class _Builder:
         self.path = path
         self.begins_well = ITEM_MAGIC.startswith(begin)
         self.index = FileIndex(str(path), size_bytes)
+        self.decoder = items.Decoder()
         self.header: Header | None = None
         self.objects = AllObjects()
         self.chunks: list[tuple[int, ...]] = []  # as ``ChunkRow``
@@ -246,15 +247,14 @@ class _Builder:
 
     def read_items(self, data: items.FileData) -> None:
         """Walk the rank file once."""
-        decoder = items.Decoder()
         for found in items.stretches(data):
             if isinstance(found, items.Small):
                 for item in found.items:
-                    self._small(*item, decoder)
+                    self._small(*item)
             elif isinstance(found, list):
                 self._run(data, found)
             elif found.what == items.WHOLE:
-                self._whole(data, found, decoder)
+                self._whole(data, found)
             else:
                 self.index.damage.append((found.offset, found.size, found.what))
 
@@ -299,22 +299,20 @@ class _Builder:
                 self.index.whole_bytes += size
                 self._keep(at, size, chunk, checked=False)
 
-    def _whole(self, data: items.FileData, span: items.Span, decoder: items.Decoder) -> None:
+    def _whole(self, data: items.FileData, span: items.Span) -> None:
         if span.kind == Item.CHUNK:
             self._chunk(data, span)
         else:
-            end = span.offset + span.size
-            raw = data[span.offset + ITEM_PREFIX_BYTES : end]
-            self._small(span.offset, span.kind, raw, decoder)
+            self._small(span.offset, span.kind, items.encoded_body(data, span))
 
-    def _small(self, offset: int, kind: int, raw: bytes, decoder: items.Decoder) -> None:
+    def _small(self, offset: int, kind: int, raw: bytes) -> None:
         size = ITEM_PREFIX_BYTES + len(raw)
         self.index.whole_bytes += size
         take = self._TAKE.get(kind)
         try:
             if take is None:
                 raise items.ItemError(f"item kind {kind}")
-            take(self, decoder.decode(raw))
+            take(self, raw)
         except items.ItemError as error:
             self._skip(offset, size, error)
 
@@ -322,8 +320,8 @@ class _Builder:
         self.index.unknown[str(error)] += 1
         self.index.damage.append((offset, size, "unknown"))
 
-    def _header(self, fields: dict[str, Any]) -> None:
-        header = headers.from_item(fields, self.path)
+    def _header(self, raw: bytes) -> None:
+        header = headers.from_body(raw, self.path, self.decoder)
         if self.header is not None:
             raise items.ItemError("a second header")
         self.header = header
@@ -356,7 +354,8 @@ class _Builder:
             raise items.ItemError(f"packed data of channels: {error}") from error
         self.channels.append(channels.view(RECORDS[Schema.CHANNEL]))
 
-    def _object(self, fields: dict[str, Any]) -> None:
+    def _object(self, raw: bytes) -> None:
+        fields = self.decoder.decode(raw)
         number, kind = integer(fields, "id"), text(fields, "type")
         if number == 0:
             raise items.ItemError("an object without id")
@@ -366,14 +365,16 @@ class _Builder:
         if known is not fields:
             known.update({key: value for key, value in fields.items() if key != "t_tsc"})
 
-    def _clock(self, fields: dict[str, Any]) -> None:
+    def _clock(self, raw: bytes) -> None:
+        fields = self.decoder.decode(raw)
         tsc, wall_ns = integer(fields, "tsc", 64), integer(fields, "wall_ns", 63)
         if tsc == 0 or wall_ns == 0:
             raise items.ItemError("a clock pair without readings")
         pair = tsc, wall_ns, integer(fields, "width_tsc", 64), text(fields, "source")
         self.index.clocks.append(pair)
 
-    def _end(self, fields: dict[str, Any]) -> None:
+    def _end(self, raw: bytes) -> None:
+        fields = self.decoder.decode(raw)
         totals = fields.get("schemas")
         lost = fields.get("lost")
         if not isinstance(totals, dict):
@@ -388,7 +389,7 @@ class _Builder:
             lost={key: integer(lost, key, 64) for key in lost} if isinstance(lost, dict) else {},
         )
 
-    _TAKE: ClassVar[Mapping[int, Callable[[_Builder, dict[str, Any]], None]]] = {
+    _TAKE: ClassVar[Mapping[int, Callable[[_Builder, bytes], None]]] = {
         Item.HEADER: _header,
         Item.OBJECT: _object,
         Item.CLOCK: _clock,

@@ -216,7 +216,8 @@ class _NewFile:
         done.is_open &= span.kind != Item.END
         if span.kind == Item.HEADER:
             with suppress(items.ItemError):
-                headers.from_item(items.body(self._data, span), done.path)
+                body = items.encoded_body(self._data, span)
+                headers.from_body(body, done.path, items.Decoder())
         self._copy(span)
 
     def _copy(self, span: items.Span) -> None:
