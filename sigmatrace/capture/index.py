@@ -414,20 +414,6 @@ def _leave_out_unknown_layouts(index: FileIndex) -> None:
     index.chunks = index.chunks[known]
 
 
-def absent(index: FileIndex) -> int:
-    """Return records that were dropped, or written and are not in the file.
-
-    Without an end item these are the drops that chunks tell of: how many were written is not known.
-    """
-    if index.end is None:
-        return dropped(index.chunks)
-    own = index.chunks[index.chunks["source"] == FROM_FILE]
-    told = [(schema, count) for schema, count in index.end.written.items() if count]
-    found = [int(own["count"][own["schema"] == schema].sum()) for schema, _ in told]
-    missing = sum(max(0, count - there) for (_, count), there in zip(told, found, strict=True))
-    return missing + sum(index.end.dropped.values())
-
-
 def dropped(chunks: np.ndarray) -> int:
     """Return the drops that chunks tell of: the last count of each schema and thread."""
     key = chunks["schema"].astype(np.uint64) << np.uint64(32) | chunks["thread"]

@@ -10,9 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from sigmatrace.capture.header import Header
-from sigmatrace.capture.index import FileIndex, absent
+from sigmatrace.capture.index import FROM_FILE, FileIndex, dropped
 from sigmatrace.capture.names.places import settle_places
 from sigmatrace.capture.objects import OBJECT_TABLES, WITHOUT
+from sigmatrace.capture.sums import SCHEMAS, numbered, records
 from sigmatrace.capture.tables import empty, rows, table, together
 from sigmatrace.errors import MixedRunsError, RunNotFoundError
 from sigmatrace.partition import Run
@@ -22,6 +23,7 @@ from sigmatrace.trace_format import RECORDS, UNKNOWN_PEER, Schema
 
 UNKNOWN_ID = 2**32 - 1
 _CALLS_MAX = 256
+_TID_BITS = np.uint64(32)
 
 
 @dataclass(frozen=True)
@@ -67,20 +69,22 @@ def merge(indexes: Sequence[FileIndex], run_id: str | None = None) -> tuple[Run,
     order = sorted(chosen, key=lambda at: _order(indexes[at].header))
     ordered = [indexes[at] for at in order]
     call_texts, call_maps = _merge_calls([index.header for index in ordered])
-    bases = []
-    channel = thread = 0
+    procs, chunks = numbered([index.chunks for index in ordered])
+    tids, threads = _thread_ids(procs, chunks, len(ordered))
+    bases: list[ProcessBase] = []
+    channel = 0
     for proc, (at, index, calls) in enumerate(zip(order, ordered, call_maps, strict=True)):
-        base = _base(at, proc, index, calls, channel, thread)
+        own = tids[threads[proc] : threads[proc + 1]]
+        base = _base(at, proc, index, calls, channel, own, threads[proc])
         channel += base.channel_count + base.has_placeholder
-        thread += len(base.tids)
         bases.append(base)
     foreign = [index for index in indexes if index.problem]
     tables = {
-        "processes": _processes(ordered),
+        "processes": _processes(ordered, _absent(ordered, procs, chunks)),
         "threads": _threads(ordered, bases),
         "clocks": _clocks(ordered),
         "channels": _channels(ordered, bases),
-        "chunks": _chunks(ordered),
+        "chunks": _chunks(procs, chunks),
         "calls": rows("calls", list(enumerate(call_texts))),
         "damage": _damage(ordered, foreign),
         **{name: _objects(ordered, name) for name in OBJECT_TABLES},
@@ -111,8 +115,28 @@ def _order(header: Header) -> tuple[bool, int, str, int, int]:
     return header.rank < 0, header.rank, header.host, header.pid, header.start_ns
 
 
+def _thread_ids(
+    procs: np.ndarray, chunks: np.ndarray, count: int
+) -> tuple[np.ndarray, Sequence[int]]:
+    """Return the kernel's ids of all threads with events, and where those of each process begin.
+
+    The ids of a process ascend. After the last beginning comes the end.
+    """
+    is_event = chunks["schema"] != Schema.CHANNEL
+    keys = np.sort(procs[is_event].astype(np.uint64) << _TID_BITS | chunks["thread"][is_event])
+    keys = keys[np.append(True, keys[1:] != keys[:-1])[: len(keys)]]
+    begins = np.searchsorted(keys, np.arange(count + 1, dtype=np.uint64) << _TID_BITS)
+    return keys.astype(np.uint32), begins.tolist()
+
+
 def _base(
-    at: int, proc: int, index: FileIndex, calls: np.ndarray, channel: int, thread: int
+    at: int,
+    proc: int,
+    index: FileIndex,
+    calls: np.ndarray,
+    channel: int,
+    tids: np.ndarray,
+    thread: int,
 ) -> ProcessBase:
     ids = index.channels["id"]
     count = len(ids)
@@ -125,7 +149,7 @@ def _base(
         channel_ids=None if is_dense else ids.copy(),
         channel_count=count,
         has_placeholder=not (is_dense and all_there),
-        tids=np.unique(index.chunks["thread"][index.chunks["schema"] != Schema.CHANNEL]),
+        tids=tids,
         thread=thread,
         calls=calls,
     )
@@ -137,13 +161,17 @@ def _merge_calls(headers: Sequence[Header]) -> tuple[list[str], list[np.ndarray]
     Number 0 is the unknown call. Names beyond 255 become unknown.
     """
     numbers: dict[str, int] = {"": 0}
+    known: dict[tuple[tuple[int, str], ...], np.ndarray] = {}  # most files name the same ones
     maps = []
     for header in headers:
-        mapping = np.zeros(_CALLS_MAX, np.uint8)
-        for own, name in sorted(header.calls.items()):
-            if len(numbers) < _CALLS_MAX:
-                numbers.setdefault(name, len(numbers))
-            mapping[own] = numbers.get(name, 0)
+        calls = tuple(header.calls.items())
+        mapping = known.get(calls)
+        if mapping is None:
+            mapping = known[calls] = np.zeros(_CALLS_MAX, np.uint8)
+            for own, name in sorted(calls):
+                if len(numbers) < _CALLS_MAX:
+                    numbers.setdefault(name, len(numbers))
+                mapping[own] = numbers.get(name, 0)
         maps.append(mapping)
     return list(numbers), maps
 
@@ -166,17 +194,36 @@ def _labels(headers: Sequence[Header]) -> list[str]:
 _MOST = 2**64 - 1
 
 
-def _processes(ordered: Sequence[FileIndex]) -> pa.Table:
+def _absent(ordered: Sequence[FileIndex], procs: np.ndarray, chunks: np.ndarray) -> list[int]:
+    """Return by process the records that were dropped, or written and are not in its file.
+
+    Without an end item these are the drops that chunks tell of: how many were written is not known.
+    """
+    is_own = chunks["source"] == FROM_FILE
+    found = records(procs[is_own], chunks[is_own], len(ordered))
+    result = []
+    for proc, index in enumerate(ordered):
+        if index.end is None:
+            result.append(dropped(index.chunks))
+            continue
+        told = [(schema, count) for schema, count in index.end.written.items() if count]
+        there = (int(found[proc, schema]) if 0 <= schema < SCHEMAS else 0 for schema, _ in told)
+        missing = sum(max(0, count - one) for (_, count), one in zip(told, there, strict=True))
+        result.append(missing + sum(index.end.dropped.values()))
+    return result
+
+
+def _processes(ordered: Sequence[FileIndex], absent: Sequence[int]) -> pa.Table:
     labels = _labels([index.header for index in ordered])
     values = []
-    for proc, (index, label) in enumerate(zip(ordered, labels, strict=True)):
+    for proc, (index, label, missing) in enumerate(zip(ordered, labels, absent, strict=True)):
         header = index.header
         who = proc, label, header.rank, header.world, header.host, header.boot_id
         when = header.pid, header.ppid, header.start_ns, header.run_id or ""
         how = header.mode, header.layers, header.command, header.tsc_hz, index.path
         end = index.end.reason if index.end else ""
         lost = sum(index.end.lost.values()) if index.end else 0
-        values.append((*who, *when, *how, end, *(min(n, _MOST) for n in (absent(index), lost))))
+        values.append((*who, *when, *how, end, *(min(n, _MOST) for n in (missing, lost))))
     return rows("processes", values)
 
 
@@ -184,9 +231,9 @@ def _threads(ordered: Sequence[FileIndex], bases: Sequence[ProcessBase]) -> pa.T
     return rows(
         "threads",
         [
-            (base.thread + at, base.proc, int(tid), index.threads.get(int(tid), ""))
+            (base.thread + at, base.proc, tid, index.threads.get(tid, ""))
             for index, base in zip(ordered, bases, strict=True)
-            for at, tid in enumerate(base.tids)
+            for at, tid in enumerate(base.tids.tolist())
         ],
     )
 
@@ -205,7 +252,7 @@ def _channels(ordered: Sequence[FileIndex], bases: Sequence[ProcessBase]) -> pa.
         np.concatenate([index.channels, placeholder]) if base.has_placeholder else index.channels
         for index, base in zip(ordered, bases, strict=True)
     ]
-    procs, rows = _numbered(parts)
+    procs, rows = numbered(parts)
     names = rows.dtype.names or ()
     own = {
         name: np.ascontiguousarray(rows[name]) for name in INDEX_TABLES["channels"] if name in names
@@ -214,21 +261,11 @@ def _channels(ordered: Sequence[FileIndex], bases: Sequence[ProcessBase]) -> pa.
     return table("channels", {"channel": numbers, "proc": procs, **own})
 
 
-def _chunks(ordered: Sequence[FileIndex]) -> pa.Table:
+def _chunks(procs: np.ndarray, found: np.ndarray) -> pa.Table:
     timed = [int(schema) for schema in EVENT_NAMES if "t_tsc" in (RECORDS[schema].names or ())]
-    procs, found = _numbered([index.chunks for index in ordered])
     known = np.isin(found["schema"], timed)
     names = ("schema", "count", "first_tsc", "last_tsc")
     return table("chunks", {"proc": procs[known], **{name: found[name][known] for name in names}})
-
-
-def _numbered(parts: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return by row the process, and the rows of all processes, which have one dtype.
-
-    numpy would compare the fields of each part's dtype with those of the one before.
-    """
-    procs = np.repeat(np.arange(len(parts), dtype=np.int32), [len(part) for part in parts])
-    return procs, np.concatenate([part.view(np.uint8) for part in parts]).view(parts[0].dtype)
 
 
 def _objects(ordered: Sequence[FileIndex], name: str) -> pa.Table:
