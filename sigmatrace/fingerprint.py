@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -33,8 +34,8 @@ def fingerprint(
     """
     whole = {
         "options": {key: value for key, value in options.items() if key not in _NO_MATTER},
-        "trace files": [_state(path) for path in files],
-        "code": [_state(path) for path in sorted(set(_code(steps)))],
+        "trace files": _states(files),
+        "code": _states(sorted(set(_code(steps)))),
         "packages": [package.__version__ for package in (numba, numpy, pyarrow)],
         "boot of the machine": _BOOT_ID.read_text() if _BOOT_ID.is_file() else "",
     }
@@ -56,9 +57,24 @@ def _code(steps: Iterable[object]) -> Iterator[str]:
             yield path
 
 
-def _state(path: str) -> tuple[str, int, int, int]:
+def _states(paths: Iterable[str]) -> list[tuple[str, int, int, int]]:
+    """Return path, size and times of each file, -1 where there is none.
+
+    Each folder is read once: most of the files that may be there, rings, are not.
+    """
+    wanted = list(paths)
+    there: dict[str, os.DirEntry[str]] = {}
+    for folder in {path[: path.rfind("/") + 1] for path in wanted}:
+        with contextlib.suppress(OSError), os.scandir(folder or ".") as entries:
+            there.update((folder + entry.name, entry) for entry in entries)
+    return [_state(path, there.get(path)) for path in wanted]
+
+
+def _state(path: str, entry: os.DirEntry[str] | None) -> tuple[str, int, int, int]:
     try:
-        known = Path(path).stat()
+        known = entry.stat() if entry else None
     except OSError:
+        known = None
+    if known is None:
         return path, -1, -1, -1
     return path, known.st_size, known.st_mtime_ns, known.st_ctime_ns

@@ -7,7 +7,6 @@ The reader's equations are here. Stages and exporters bring their own (``stages/
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from sigmatrace.capture.account import Account
@@ -45,8 +44,8 @@ def build(
     """
     plain = account.as_dict()
     book: dict[str, Any] = {
-        "records": {name: asdict(one) for name, one in account.schemas.items()},
-        "capture": {key: value for key, value in plain.items() if key != "schemas"},
+        "records": plain.pop("schemas"),
+        "capture": plain,
         "stages": {
             name: {key: value for key, value in one.items() if key != "balance"}
             for name, one in stages.items()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from sigmatrace.capture.index import COMPLETE, FROM_RING, FileIndex, LostChunk, 
 from sigmatrace.capture.items import CUT, DAMAGED, WHOLE
 from sigmatrace.capture.merge import ProcessBase
 from sigmatrace.capture.read import ReadLoss
+from sigmatrace.capture.sums import gaps, numbered, records
 from sigmatrace.capture.tables import rows
 from sigmatrace.trace_format import Schema
 
@@ -135,7 +136,9 @@ class Account:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain numbers and strings, with byte totals over all files."""
-        plain = asdict(self)
+        plain = dict(vars(self))
+        plain["files"] = [dict(vars(file)) for file in self.files]
+        plain["schemas"] = {name: dict(vars(one)) for name, one in self.schemas.items()}
         plain["lost_chunks"] = [chunk._asdict() for chunk in self.lost_chunks]
         kinds = ("size_bytes", WHOLE, DAMAGED, CUT, "foreign")
         plain["bytes"] = {kind: sum(getattr(file, kind) for file in self.files) for kind in kinds}
@@ -150,21 +153,28 @@ def account(indexes: Sequence[FileIndex], bases: Sequence[ProcessBase], loss: Re
         bases: As ``merge`` returned them.
         loss: The sum over all partitions.
     """
-    lost: dict[str, list[LostChunk]] = defaultdict(list)
+    lost: dict[str, list[LostChunk]] = {}
     for chunk in loss.chunks:
-        lost[chunk.path].append(chunk)
+        lost.setdefault(chunk.path, []).append(chunk)
     schemas = {int(schema): SchemaAccount() for schema in Schema}
     files, unknown, at_capture = [], Counter[str](), Counter[str]()
     all_lost = []
     of_run = [indexes[base.index] for base in bases]
+    procs, chunks = numbered([index.chunks for index in of_run])
+    is_recovered = chunks["source"] == FROM_RING
+    found = records(procs, chunks, len(bases))
+    recovered = records(procs[is_recovered], chunks[is_recovered], len(bases))
     for base, index in zip(bases, of_run, strict=True):
-        here = lost[index.path] + lost[index.ring]
+        here = lost.get(index.path, []) + lost.get(index.ring, [])
         files.append(_file(index, base.proc, here))
         all_lost += index.lost + here
         for schema in _schemas(index).intersection(schemas):
-            _add(schemas[schema], schema, index, base, loss, here)
+            there = int(found[base.proc, schema]), int(recovered[base.proc, schema])
+            _add(schemas[schema], schema, index, base, loss, here, *there)
         unknown.update(index.unknown)
         at_capture.update(index.end.lost if index.end else {})
+    for schema, count in gaps(procs, chunks).items():
+        schemas[schema].gap_chunks += count
     files += [_file(index, -1, []) for index in indexes if index.problem]
     return Account(
         files=files,
@@ -196,9 +206,9 @@ def damage_rows(
 
 
 def _file(index: FileIndex, proc: int, lost: Iterable[LostChunk]) -> FileAccount:
-    by_what = Counter[str]()
+    by_what = dict.fromkeys((DAMAGED, CUT, "foreign"), 0)
     for _, size, what in index.damage:
-        by_what[what] += size
+        by_what[what] = by_what.get(what, 0) + size
     late = sum(chunk.size_bytes for chunk in lost)
     return FileAccount(
         path=index.path,
@@ -225,40 +235,43 @@ def _add(
     base: ProcessBase,
     loss: ReadLoss,
     lost: Iterable[LostChunk],
+    found: int,
+    recovered: int,
 ) -> None:
-    """Add one process to the totals of a schema."""
+    """Add one process to the totals of a schema.
+
+    Args:
+        total: Of the schema.
+        schema: Its number.
+        index: Of the process's file.
+        base: The numbering of the process.
+        loss: The sum over all partitions.
+        lost: Chunks of the file that could not be read.
+        found: Records in chunks of the index: what it lost itself it has taken out of them.
+        recovered: Those in ring files among them.
+    """
     key = base.proc, schema
-    read = index.channel_rows if schema == Schema.CHANNEL else loss.read[key]
-    damaged = sum(x.records for x in (*index.lost, *lost) if x.schema == schema)
+    early = sum(x.records for x in index.lost if x.schema == schema)
     counts = {
-        name: getattr(loss, name)[key] for name in ("bad_channel", "unused", "outside", "not_read")
+        "read": index.channel_rows if schema == Schema.CHANNEL else loss.read.get(key, 0),
+        "damaged": early + sum(x.records for x in lost if x.schema == schema),
+        "bad_channel": loss.bad_channel.get(key, 0),
+        "unused": loss.unused.get(key, 0),
+        "outside": loss.outside.get(key, 0),
+        "not_read": loss.not_read.get(key, 0),
     }
-    counts |= {"read": read, "damaged": damaged}
-    chunks = index.chunks[index.chunks["schema"] == schema]
-    # What the index lost it has taken out of its chunks.
-    total.found += int(chunks["count"].sum())
-    total.found += sum(x.records for x in index.lost if x.schema == schema)
-    total.gap_chunks += _gaps(chunks)
-    recovered = int(chunks["count"][chunks["source"] == FROM_RING].sum())
-    is_open = index.end is None
+    total.found += found + early
+    suffix = "_open" if index.end is None else ""
     for name, count in {**counts, "recovered": recovered}.items():
-        name += "_open" if is_open else ""
-        setattr(total, name, getattr(total, name) + count)
+        if count:
+            setattr(total, name + suffix, getattr(total, name + suffix) + count)
     if index.end is None:
-        whole = chunks[~np.isin(chunks["offset"], [x.offset for x in lost])]
-        total.dropped += dropped(whole)
+        mine = index.chunks[index.chunks["schema"] == schema]
+        total.dropped += dropped(mine[~np.isin(mine["offset"], [x.offset for x in lost])])
         return
     written = index.end.written.get(schema, 0)
-    found = sum(counts.values())
+    balance = sum(counts.values()) - written - recovered
     total.written += written
-    total.missing += max(0, written + recovered - found)
-    total.surplus += max(0, found - written - recovered)
+    total.missing += max(0, -balance)
+    total.surplus += max(0, balance)
     total.dropped += index.end.dropped.get(schema, 0)
-
-
-def _gaps(chunks: np.ndarray) -> int:
-    """Return how many chunk numbers are missing below the largest of each thread."""
-    seqs: dict[int, set[int]] = defaultdict(set)
-    for tid, seq in zip(chunks["thread"].tolist(), chunks["seq"].tolist(), strict=True):
-        seqs[tid].add(seq)
-    return sum(max(found) + 1 - len(found) for found in seqs.values())

@@ -8,7 +8,6 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from sigmatrace.capture.items import Decoder, ItemError, value
 from sigmatrace.capture.names.fields import integer, text
