@@ -249,8 +249,8 @@ class _Builder:
         """Walk the rank file once."""
         for found in items.stretches(data):
             if isinstance(found, items.Small):
-                for item in found.items:
-                    self._small(*item)
+                for offset, kind, raw in found.items:
+                    self._small(offset, kind, raw)
             elif isinstance(found, list):
                 self._run(data, found)
             elif found.what == items.WHOLE:

@@ -210,7 +210,11 @@ class Decoder:
     """
 
     def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
         self._walker = msgpack.Unpacker(max_buffer_size=ITEM_BODY_MAX_BYTES)
+        self._fed = 0
 
     def decode(self, raw: bytes, encoded: Container[str] = ()) -> dict[str, Any]:
         """Return the map that a body is.
@@ -223,15 +227,15 @@ class Decoder:
             ItemError: It is not one msgpack map with text keys, or it holds extension types.
         """
         walker = self._walker
-        end = walker.tell() + len(raw)
+        self._fed += len(raw)
         try:
             walker.feed(raw)
             walker.skip()
-            if walker.tell() != end:
+            if walker.tell() != self._fed:
                 raise ItemError("the body is not one msgpack object")
             decoded = _apart(raw, encoded) if encoded else _decoded(raw)
         except (ValueError, msgpack.UnpackException, RecursionError) as error:
-            self._walker = Decoder()._walker  # this one may wait for the rest of an object
+            self._begin()  # the walker may wait for the rest of an object
             if isinstance(error, ItemError):
                 raise
             raise ItemError(f"the body cannot be decoded: {error!r}") from error

@@ -48,13 +48,15 @@ def _address_rows(told: Told, channels: np.ndarray) -> list[Address]:
     for fields in of_type(told.objects, "ofi_endpoint").values():
         bound.setdefault(integer(fields, "av"), fields)
     vectors = of_type(told.objects, "ofi_av")
+    kinds: dict[int, tuple[str, str]] = {}
     names: dict[tuple[int, int], str] = {}
     for fields in of_type(told.objects, "ofi_address").values():
         av = integer(fields, "av")
-        endpoint = bound.get(av, {})
-        provider = text(endpoint, "prov") or text(vectors.get(av, {}), "prov")
-        ep_type = "dgram" if text(endpoint, "ep_type") == "dgram" else "rdm"
-        name = ofi_name(provider, ep_type, binary(fields, "address"), told.host)
+        if av not in kinds:
+            endpoint = bound.get(av, {})
+            provider = text(endpoint, "prov") or text(vectors.get(av, {}), "prov")
+            kinds[av] = provider, "dgram" if text(endpoint, "ep_type") == "dgram" else "rdm"
+        name = ofi_name(*kinds[av], binary(fields, "address"), told.host)
         key = av, integer(fields, "addr", 64)
         names[key] = name if names.get(key, name) == name else ""
     return [Address(av, addr, name) for (av, addr), name in names.items()]
