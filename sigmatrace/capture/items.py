@@ -213,7 +213,8 @@ class Decoder:
         self._begin()
 
     def _begin(self) -> None:
-        self._walker = msgpack.Unpacker(max_buffer_size=ITEM_BODY_MAX_BYTES)
+        # It takes `read_size` at once, and more when it needs it.
+        self._walker = msgpack.Unpacker(max_buffer_size=ITEM_BODY_MAX_BYTES, read_size=_LOOK_BYTES)
         self._fed = 0
 
     def decode(self, raw: bytes, encoded: Container[str] = ()) -> dict[str, Any]:

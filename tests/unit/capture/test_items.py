@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import time
 import tracemalloc
@@ -15,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sigmatrace.capture import items
+from sigmatrace.capture.view import opened
 from sigmatrace.testing.write import chunk_item, header_item, item, map_item, records
 from sigmatrace.trace_format import ITEM_MAGIC, Item, Schema
 
@@ -33,6 +35,57 @@ def test_maps_come_back(bodies: list[dict[str, object]]) -> None:
     found = list(items.walk(data))
     assert [items.body(data, span) for span in found] == bodies
     assert all(span.what == items.WHOLE and span.checked for span in found)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 20_000), max_size=12), st.integers(0, 3))
+def test_items_of_any_size_come_back(tmp_path_factory, sizes: list[int], rows: int) -> None:
+    """Small ones are looked at together, as far as one look goes."""
+    chunk = chunk_item(Schema.OP, 1, 0, records(Schema.OP, rows)) if rows else b""
+    written = [item(at % 128, bytes(size)) for at, size in enumerate(sizes) if at != Item.CHUNK]
+    parts = [*written, chunk, *written]
+    path = tmp_path_factory.mktemp("sizes") / NAME
+    path.write_bytes(b"".join(parts))
+    offsets = np.cumsum([0, *map(len, parts)])
+    with opened(path) as view:
+        for data in (view, path.read_bytes()):
+            for verify in (False, True):
+                spans = [(x.offset, x.size) for x in items.walk(data, verify=verify)]
+                assert spans == [
+                    (at, len(part)) for at, part in zip(offsets, parts, strict=False) if part
+                ]
+
+
+@given(st.lists(st.dictionaries(TEXT, VALUES, max_size=5), max_size=4), st.binary(max_size=20))
+def test_a_decoder_forgets_what_it_could_not_decode(
+    bodies: list[dict[str, object]], bad: bytes
+) -> None:
+    decoder = items.Decoder()
+    for body in bodies:
+        with contextlib.suppress(items.ItemError):
+            decoder.decode(bad)
+        assert decoder.decode(msgpack.packb(body)) == body
+
+
+@given(st.dictionaries(TEXT, VALUES, max_size=20), st.sets(TEXT))
+def test_some_values_stay_encoded(body: dict[str, object], some: set[str]) -> None:
+    keys = {*some, *list(body)[::2]}
+    found = items.Decoder().decode(msgpack.packb(body), keys)
+    for key in keys & body.keys():
+        found[key] = items.value(found[key])
+    assert found == body
+
+
+@pytest.mark.parametrize(
+    "body", [b"\x80\x80", b"", b"\x93\x01\x02\x03", b"\x81\x01\x02", b"\x81\x80\x02"]
+)
+def test_what_is_refused_is_refused_with_encoded_values(body: bytes) -> None:
+    said = []
+    for keys in ((), ("a",)):
+        with pytest.raises(items.ItemError) as error:
+            items.Decoder().decode(body, keys)
+        said.append(str(error.value))
+    assert said[0] == said[1]
 
 
 @settings(deadline=None)
