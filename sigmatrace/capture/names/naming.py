@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -72,16 +72,9 @@ Ends = Callable[[int, Fields, Told], Names]
 """From an object's id and fields to its names."""
 
 
-class Address(NamedTuple):
-    """A row of the table ``addresses``."""
-
-    av: int
-    addr: int
-    name: str
-    place: str = ""
-    qpn: int = 0
-
-
+Address: TypeAlias = tuple[int, int, str, str, int]
+"""A row of the table ``addresses``: av, addr, name, place, qpn. There may be very many: of plain
+tuples the garbage collector sees that they lead to nothing, and leaves them alone."""
 Addresses = Callable[[Told, np.ndarray], list[Address]]
 
 

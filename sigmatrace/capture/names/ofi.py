@@ -7,7 +7,7 @@ import functools
 import numpy as np
 
 from sigmatrace.capture.names.fields import Fields, binary, integer, of_type, text
-from sigmatrace.capture.names.naming import Address, Endpoint, Names, Naming, Told
+from sigmatrace.capture.names.naming import Address, Endpoint, Names, Naming, Seat, Told
 from sigmatrace.capture.names.sockets import socket_name
 from sigmatrace.trace_format import Layer
 
@@ -59,7 +59,8 @@ def _address_rows(told: Told, channels: np.ndarray) -> list[Address]:
         name = ofi_name(*kinds[av], binary(fields, "address"), told.host)
         key = av, integer(fields, "addr", 64)
         names[key] = name if names.get(key, name) == name else ""
-    return [Address(av, addr, name) for (av, addr), name in names.items()]
+    place, qpn = Seat()
+    return [(av, addr, name, place, qpn) for (av, addr), name in names.items()]
 
 
 OFI = Naming(

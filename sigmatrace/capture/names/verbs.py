@@ -90,7 +90,7 @@ def _destinations(told: Told, channels: np.ndarray) -> list[Address]:
             continue
         place = _place(binary(handle, "dgid"), integer(handle, "dlid"), _prefix(handle, told))
         found[thing, peer] = Seat(place, peer >> _QPN_SHIFT) if place else Seat()
-    return [Address(*key, verbs_name(*seat), *seat) for key, seat in found.items()]
+    return [(*key, verbs_name(*seat), *seat) for key, seat in found.items()]
 
 
 def transition_rows(objects: Objects) -> list[tuple[int, int, str]]:
