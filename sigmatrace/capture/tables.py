@@ -68,7 +68,8 @@ def together(name: str, parts: Iterable[Rows], without: tuple[str, ...]) -> pa.T
 
 
 def _of_rows(schema: pa.Schema, values: Sequence[Sequence[Any]]) -> pa.RecordBatch:
-    return _batch(schema, list(zip(*values, strict=True)))
+    # Half the time of zip(*values) when there are many.
+    return _batch(schema, [[row[at] for row in values] for at in range(len(schema))])
 
 
 def _batch(schema: pa.Schema, columns: Sequence[Values]) -> pa.RecordBatch:
