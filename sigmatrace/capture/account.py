@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sigmatrace.capture.index import COMPLETE, FROM_RING, FileIndex, LostChunk, dropped
+from sigmatrace.capture.end import COMPLETE
+from sigmatrace.capture.index import FROM_RING, FileIndex, LostChunk, dropped
 from sigmatrace.capture.items import CUT, DAMAGED, WHOLE
 from sigmatrace.capture.merge import ProcessBase
 from sigmatrace.capture.read import ReadLoss

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from sigmatrace.capture import header as headers
 from sigmatrace.capture import items
+from sigmatrace.capture.bodies import Decoder, ItemError
 from sigmatrace.capture.index import (
     FROM_RING,
     ChunkRow,
@@ -38,9 +39,9 @@ def first_run_id(folder: Path) -> str | None:
             with opened(path) as data:
                 span = next(items.walk(data), None)
                 if span and span.what == items.WHOLE and span.kind == Item.HEADER:
-                    body = items.encoded_body(data, span)
-                    return headers.from_body(body, path, items.Decoder()).run_id
-        except (OSError, items.ItemError, ChunkFormatError):
+                    body = items.body(data, span)
+                    return headers.from_body(body, path, Decoder()).run_id
+        except (OSError, ItemError, ChunkFormatError):
             continue
     return None
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sigmatrace.capture.items import Decoder, ItemError, value
+from sigmatrace.capture.bodies import Decoder, ItemError, value
 from sigmatrace.capture.names.fields import integer, text
 from sigmatrace.errors import ChunkFormatError
 from sigmatrace.trace_format import FORMAT_NAME, FORMAT_VERSION, RECORDS, record_fields

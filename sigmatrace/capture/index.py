@@ -11,8 +11,11 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from sigmatrace.capture import end as ends
 from sigmatrace.capture import header as headers
 from sigmatrace.capture import items, ring
+from sigmatrace.capture.bodies import Decoder, ItemError
+from sigmatrace.capture.end import End
 from sigmatrace.capture.header import Header
 from sigmatrace.capture.names.fields import AllObjects, integer, text
 from sigmatrace.capture.objects import KNOWN_TYPES, object_rows, thread_names
@@ -76,25 +79,6 @@ CHUNK = np.dtype(
 """``ChunkRow`` as an array; ``records`` is named ``count`` there, as in the format."""
 
 _SCHEMA_AT = ChunkRow._fields.index("schema")
-COMPLETE = ("exit", "stop")
-"""Reasons of end items after which nothing is missing."""
-
-
-@dataclass(frozen=True)
-class End:
-    """Totals of a process, from its end item.
-
-    Attributes:
-        reason: Why the recording ended.
-        written: Records written by schema.
-        dropped: Records dropped by schema.
-        lost: What could not be recorded, by reason.
-    """
-
-    reason: str
-    written: Mapping[int, int]
-    dropped: Mapping[int, int]
-    lost: Mapping[str, int]
 
 
 class LostChunk(NamedTuple):
@@ -239,7 +223,7 @@ class _Builder:
         self.path = path
         self.begins_well = ITEM_MAGIC.startswith(begin)
         self.index = FileIndex(str(path), size_bytes)
-        self.decoder = items.Decoder()
+        self.decoder = Decoder()
         self.header: Header | None = None
         self.objects = AllObjects()
         self.chunks: list[tuple[int, ...]] = []  # as ``ChunkRow``
@@ -303,7 +287,7 @@ class _Builder:
         if span.kind == Item.CHUNK:
             self._chunk(data, span)
         else:
-            self._small(span.offset, span.kind, items.encoded_body(data, span))
+            self._small(span.offset, span.kind, items.body(data, span))
 
     def _small(self, offset: int, kind: int, raw: bytes) -> None:
         size = ITEM_PREFIX_BYTES + len(raw)
@@ -311,19 +295,19 @@ class _Builder:
         take = self._TAKE.get(kind)
         try:
             if take is None:
-                raise items.ItemError(f"item kind {kind}")
+                raise ItemError(f"item kind {kind}")
             take(self, raw)
-        except items.ItemError as error:
+        except ItemError as error:
             self._skip(offset, size, error)
 
-    def _skip(self, offset: int, size: int, error: items.ItemError) -> None:
+    def _skip(self, offset: int, size: int, error: ItemError) -> None:
         self.index.unknown[str(error)] += 1
         self.index.damage.append((offset, size, "unknown"))
 
     def _header(self, raw: bytes) -> None:
         header = headers.from_body(raw, self.path, self.decoder)
         if self.header is not None:
-            raise items.ItemError("a second header")
+            raise ItemError("a second header")
         self.header = header
 
     def _chunk(self, data: items.FileData, span: items.Span) -> None:
@@ -336,7 +320,7 @@ class _Builder:
                     self.index.lose(span.offset, span.size, chunk.schema, chunk.records)
                     return
                 self._take_channels(item, chunk.records, chunk.codec)
-        except items.ItemError as error:
+        except ItemError as error:
             self._skip(span.offset, span.size, error)
             return
         self._keep(span.offset, span.size, chunk, checked=span.checked)
@@ -351,16 +335,16 @@ class _Builder:
         try:
             channels = records_of(np.frombuffer(raw, np.uint8), Schema.CHANNEL, records, codec)
         except PackedError as error:
-            raise items.ItemError(f"packed data of channels: {error}") from error
+            raise ItemError(f"packed data of channels: {error}") from error
         self.channels.append(channels.view(RECORDS[Schema.CHANNEL]))
 
     def _object(self, raw: bytes) -> None:
         fields = self.decoder.decode(raw)
         number, kind = integer(fields, "id"), text(fields, "type")
         if number == 0:
-            raise items.ItemError("an object without id")
+            raise ItemError("an object without id")
         if kind not in KNOWN_TYPES:
-            raise items.ItemError(f"object type {kind[:40]!r}")
+            raise ItemError(f"object type {kind[:40]!r}")
         known = self.objects.setdefault(number, fields)
         if known is not fields:
             known.update({key: value for key, value in fields.items() if key != "t_tsc"})
@@ -369,25 +353,12 @@ class _Builder:
         fields = self.decoder.decode(raw)
         tsc, wall_ns = integer(fields, "tsc", 64), integer(fields, "wall_ns", 63)
         if tsc == 0 or wall_ns == 0:
-            raise items.ItemError("a clock pair without readings")
+            raise ItemError("a clock pair without readings")
         pair = tsc, wall_ns, integer(fields, "width_tsc", 64), text(fields, "source")
         self.index.clocks.append(pair)
 
     def _end(self, raw: bytes) -> None:
-        fields = self.decoder.decode(raw)
-        totals = fields.get("schemas")
-        lost = fields.get("lost")
-        if not isinstance(totals, dict):
-            raise items.ItemError("an end item without totals")
-        by_schema = {
-            headers.number(key): total for key, total in totals.items() if isinstance(total, dict)
-        }
-        self.index.end = End(
-            reason=text(fields, "reason"),
-            written={key: integer(total, "written", 64) for key, total in by_schema.items()},
-            dropped={key: integer(total, "dropped", 64) for key, total in by_schema.items()},
-            lost={key: integer(lost, key, 64) for key in lost} if isinstance(lost, dict) else {},
-        )
+        self.index.end = ends.from_body(raw, self.decoder)
 
     _TAKE: ClassVar[Mapping[int, Callable[[_Builder, bytes], None]]] = {
         Item.HEADER: _header,

@@ -11,13 +11,11 @@ bytes are damaged. So the accounting is the same whether the data was read or no
 
 from __future__ import annotations
 
-import functools
 import struct
-from collections.abc import Container, Iterator
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Iterator
+from typing import NamedTuple, TypeAlias
 
-import msgpack
-
+from sigmatrace.capture.bodies import ItemError
 from sigmatrace.capture.crc import crc32c
 from sigmatrace.capture.view import FileView
 from sigmatrace.trace_format import (
@@ -59,14 +57,6 @@ CHUNK_HEAD_BYTES = _CHUNK.size
 """Bytes of a chunk item before its data."""
 _CODEC_AT = CHUNK_HEAD_BYTES - 4 - len(_CHUNK_KEYS[-1]) - 1
 _RECORD_BYTES = {int(schema): dtype.itemsize for schema, dtype in RECORDS.items()}
-_FIXMAP, _MAPS, _KEYS = 0x80, (0xDE, 0xDF), (str, bytes)
-_SAFELY: dict[str, Any] = {
-    "raw": False,
-    "strict_map_key": True,
-    "max_ext_len": 0,
-    "unicode_errors": "replace",
-}
-_decoded = functools.partial(msgpack.unpackb, **_SAFELY)
 _RUN_MAX = 1024
 _LOOK_BYTES = 8 << 10
 _SEARCH_FACTOR = 64
@@ -121,10 +111,6 @@ class Small(NamedTuple):
     items: list[tuple[int, int, bytes]]
 
 
-class ItemError(ValueError):
-    """The body of a whole item is not what the format says."""
-
-
 def walk(data: FileData, *, verify: bool = False) -> Iterator[Span]:
     """Yield the spans of a rank file in order; together they cover every byte once.
 
@@ -176,93 +162,9 @@ def stretches(data: FileData, *, verify: bool = False) -> Iterator[Span | Run | 
             at += found.size
 
 
-def body(data: FileData, span: Span) -> dict[str, Any]:
-    """Decode the body of a whole item other than a chunk.
-
-    Raises:
-        ItemError: As ``Decoder.decode`` does.
-    """
-    return Decoder().decode(encoded_body(data, span))
-
-
-def encoded_body(data: FileData, span: Span) -> bytes:
+def body(data: FileData, span: Span) -> bytes:
     """Return the bytes of the body of a whole item."""
     return data[span.offset + ITEM_PREFIX_BYTES : span.offset + span.size]
-
-
-def value(raw: bytes) -> Any:
-    """Decode a value that ``Decoder.decode`` left as it is encoded.
-
-    Raises:
-        ItemError: It has keys that are no text, or it holds extension types.
-    """
-    try:
-        return _decoded(raw)
-    except (ValueError, msgpack.UnpackException, RecursionError) as error:
-        raise ItemError(f"the body cannot be decoded: {error!r}") from error
-
-
-class Decoder:
-    """Decodes bodies of items one by one; several cost less than with a decoder each.
-
-    Nothing is allocated that a body's own bytes do not pay for: the structure is walked once
-    before anything is built.
-    """
-
-    def __init__(self) -> None:
-        self._begin()
-
-    def _begin(self) -> None:
-        # It takes `read_size` at once, and more when it needs it.
-        self._walker = msgpack.Unpacker(max_buffer_size=ITEM_BODY_MAX_BYTES, read_size=_LOOK_BYTES)
-        self._fed = 0
-
-    def decode(self, raw: bytes, encoded: Container[str] = ()) -> dict[str, Any]:
-        """Return the map that a body is.
-
-        Args:
-            raw: The body.
-            encoded: Keys whose values are left as they are encoded, for ``value``.
-
-        Raises:
-            ItemError: It is not one msgpack map with text keys, or it holds extension types.
-        """
-        walker = self._walker
-        self._fed += len(raw)
-        try:
-            walker.feed(raw)
-            walker.skip()
-            if walker.tell() != self._fed:
-                raise ItemError("the body is not one msgpack object")
-            decoded = _apart(raw, encoded) if encoded else _decoded(raw)
-        except (ValueError, msgpack.UnpackException, RecursionError) as error:
-            self._begin()  # the walker may wait for the rest of an object
-            if isinstance(error, ItemError):
-                raise
-            raise ItemError(f"the body cannot be decoded: {error!r}") from error
-        if not isinstance(decoded, dict):
-            raise ItemError("the body is not a map")
-        return decoded
-
-
-def _apart(raw: bytes, encoded: Container[str]) -> Any:
-    """Decode one msgpack object; if it is a map, some of its values stay encoded."""
-    if raw[0] & 0xF0 != _FIXMAP and raw[0] not in _MAPS:
-        return _decoded(raw)
-    unpacker = msgpack.Unpacker(max_buffer_size=len(raw), **_SAFELY)
-    unpacker.feed(raw)
-    found = {}
-    for _ in range(unpacker.read_map_header()):
-        key = unpacker.unpack()
-        if type(key) not in _KEYS:  # this raises
-            return _decoded(raw)
-        if key in encoded:
-            begin = unpacker.tell()
-            unpacker.skip()
-            found[key] = raw[begin : unpacker.tell()]
-        else:
-            found[key] = unpacker.unpack()
-    return found
 
 
 def readable(data: FileData, span: Span) -> Chunk:

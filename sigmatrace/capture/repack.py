@@ -17,6 +17,7 @@ import numpy as np
 
 from sigmatrace.capture import header as headers
 from sigmatrace.capture import items, ring
+from sigmatrace.capture.bodies import Decoder, ItemError
 from sigmatrace.capture.packed import Column, PackedError, choose, pack, records_of, unpack
 from sigmatrace.capture.view import FileView, opened
 from sigmatrace.trace_format import CODEC_PACKED, CODEC_RAW, RECORDS, Item, Schema
@@ -215,9 +216,9 @@ class _NewFile:
         done.is_foreign = False
         done.is_open &= span.kind != Item.END
         if span.kind == Item.HEADER:
-            with suppress(items.ItemError):
-                body = items.encoded_body(self._data, span)
-                headers.from_body(body, done.path, items.Decoder())
+            with suppress(ItemError):
+                body = items.body(self._data, span)
+                headers.from_body(body, done.path, Decoder())
         self._copy(span)
 
     def _copy(self, span: items.Span) -> None:

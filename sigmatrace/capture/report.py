@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sigmatrace.capture.index import COMPLETE
+from sigmatrace.capture.end import COMPLETE
 from sigmatrace.text import byte_text, count_text, counted
 
 _LINES_MAX = 32

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sigmatrace.capture import items
+from sigmatrace.capture.bodies import Decoder, ItemError, value
 from sigmatrace.capture.view import opened
 from sigmatrace.testing.write import chunk_item, header_item, item, map_item, records
 from sigmatrace.trace_format import ITEM_MAGIC, Item, Schema
@@ -33,7 +34,7 @@ VALUES = st.recursive(
 def test_maps_come_back(bodies: list[dict[str, object]]) -> None:
     data = b"".join(map_item(Item.OBJECT, body) for body in bodies)
     found = list(items.walk(data))
-    assert [items.body(data, span) for span in found] == bodies
+    assert [Decoder().decode(items.body(data, span)) for span in found] == bodies
     assert all(span.what == items.WHOLE and span.checked for span in found)
 
 
@@ -60,9 +61,9 @@ def test_items_of_any_size_come_back(tmp_path_factory, sizes: list[int], rows: i
 def test_a_decoder_forgets_what_it_could_not_decode(
     bodies: list[dict[str, object]], bad: bytes
 ) -> None:
-    decoder = items.Decoder()
+    decoder = Decoder()
     for body in bodies:
-        with contextlib.suppress(items.ItemError):
+        with contextlib.suppress(ItemError):
             decoder.decode(bad)
         assert decoder.decode(msgpack.packb(body)) == body
 
@@ -70,9 +71,9 @@ def test_a_decoder_forgets_what_it_could_not_decode(
 @given(st.dictionaries(TEXT, VALUES, max_size=20), st.sets(TEXT))
 def test_some_values_stay_encoded(body: dict[str, object], some: set[str]) -> None:
     keys = {*some, *list(body)[::2]}
-    found = items.Decoder().decode(msgpack.packb(body), keys)
+    found = Decoder().decode(msgpack.packb(body), keys)
     for key in keys & body.keys():
-        found[key] = items.value(found[key])
+        found[key] = value(found[key])
     assert found == body
 
 
@@ -82,8 +83,8 @@ def test_some_values_stay_encoded(body: dict[str, object], some: set[str]) -> No
 def test_what_is_refused_is_refused_with_encoded_values(body: bytes) -> None:
     said = []
     for keys in ((), ("a",)):
-        with pytest.raises(items.ItemError) as error:
-            items.Decoder().decode(body, keys)
+        with pytest.raises(ItemError) as error:
+            Decoder().decode(body, keys)
         said.append(str(error.value))
     assert said[0] == said[1]
 
@@ -247,7 +248,7 @@ def test_a_file_full_of_beginnings_takes_linear_time() -> None:
 def test_undecodable_text_is_replaced() -> None:
     raw = item(Item.OBJECT, b"\x81\xa4name\xa2\xff\xfe")
     [span] = items.walk(raw)
-    assert items.body(raw, span) == {"name": "\ufffd\ufffd"}
+    assert Decoder().decode(items.body(raw, span)) == {"name": "\ufffd\ufffd"}
 
 
 def test_the_stream_is_plain_msgpack(small: bytes) -> None:
@@ -261,7 +262,7 @@ def test_the_stream_is_plain_msgpack(small: bytes) -> None:
     assert [one[3] + 17 for one in found] == [span.size for span in spans]
     for one, span in zip(found, spans, strict=True):
         if span.kind != Item.CHUNK:
-            assert one[4] == items.body(small, span)
+            assert one[4] == Decoder().decode(items.body(small, span))
         else:
             assert one[4]["count"] == span.chunk.records
             assert len(one[4]["data"]) == span.chunk.data_bytes
