@@ -198,7 +198,7 @@ def read(
     """
     loss = ReadLoss()
     tables = {
-        schema: EventTable(schema, EVENT_NAMES[schema], rows)
+        schema: EventTable(schema, EVENT_NAMES[schema], rows, unread)
         for schema, rows in _rows(spec).items()
     }
     for piece in spec.pieces:

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from sigmatrace.export import rooms
+from sigmatrace import rooms
 
 
 @pytest.fixture(autouse=True)
