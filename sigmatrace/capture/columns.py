@@ -100,11 +100,11 @@ class EventTable:
 
     def _columns_to_split(
         self, bytes_at: int, rest_at: int, rest: str
-    ) -> tuple[np.uint64, np.uint64, tuple[np.ndarray, ...]]:
+    ) -> tuple[int, int, tuple[np.ndarray, ...]]:
         """Return what the kernel needs of the columns; one that is left out has no rows."""
         dtypes = EVENT_TABLES[self._name]
         *begin, last = (self._columns.get(x, np.empty(0, dtypes[x])) for x in (*_BEGIN, rest))
-        return np.uint64(bytes_at), np.uint64(rest_at), (*begin, last.view(np.uint32))
+        return bytes_at, rest_at, (*begin, last.view(np.uint32))
 
     def _name_rows(self) -> None:
         """Say which process and thread recorded the rows since this was said last."""
@@ -118,10 +118,9 @@ class EventTable:
         """Append records in one pass; None if that cannot be, or some have an unknown channel."""
         if self._split is None or base.channel_ids is not None:
             return None
-        *places, columns = self._split
+        bytes_at, rest_at, columns = self._split
         words = data.view(np.uint64)
-        first, row = np.uint32(base.channel), np.uint64(self._used)
-        highest = split(words, base.calls, first, *places, row, columns)
+        highest = split(words, base.calls, base.channel, bytes_at, rest_at, self._used, columns)
         return Added(len(words) // 4) if highest < base.channel_count else None
 
     def _add_careful(self, base: ProcessBase, records: np.ndarray) -> Added:
