@@ -9,10 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from sigmatrace import rooms
 from sigmatrace.capture.kernels.columns import split
 from sigmatrace.capture.merge import ProcessBase
-from sigmatrace.capture.tables import empty
 from sigmatrace.schema import EVENT_TABLES
 from sigmatrace.trace_format import RECORDS, Schema
 
@@ -46,8 +44,8 @@ class Added(NamedTuple):
 class EventTable:
     """One event table of a partition.
 
-    All columns lie in one block of memory that was used before: fresh memory costs more than the
-    copy itself.
+    All columns lie in one block of memory: fresh memory costs more than the copy itself, and only
+    large blocks come in large pages.
 
     Args:
         schema: Of the records.
@@ -168,7 +166,7 @@ def _channel_numbers(base: ProcessBase, own: np.ndarray) -> tuple[np.ndarray, np
 def _columns(dtypes: Mapping[str, np.dtype], rows: int) -> dict[str, np.ndarray]:
     """Return columns for so many rows, which hold anything, in one block."""
     sizes = [-(-rows * x.itemsize // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES for x in dtypes.values()]
-    block = rooms.take(sum(sizes))
+    block = np.empty(sum(sizes), np.uint8)
     starts = itertools.accumulate(sizes, initial=0)
     return {
         key: block[start : start + rows * dtype.itemsize].view(dtype)

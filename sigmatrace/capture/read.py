@@ -190,7 +190,7 @@ def read(
 
     Args:
         spec: Of what it consists.
-        unread: For ``Partition.unread``.
+        unread: Columns, as (table, column), that nobody reads: they are not made, but for ``proc``.
 
     Returns:
         The partition with all tables of ``schema.EVENT_TABLES`` (empty ones too), and what

@@ -60,9 +60,9 @@ class FileView:
 
     def read_into(self, start: int, out: np.ndarray) -> bool:
         """Fill ``out`` (u1) with what is in the file now; return whether it reaches so far."""
-        done = count = os.preadv(self._fd, [out], start)
+        done = count = os.preadv(self._fd, [out.data], start)
         while count and done < out.size:
-            count = os.preadv(self._fd, [out[done:]], start + done)
+            count = os.preadv(self._fd, [out[done:].data], start + done)
             done += count
         return done == out.size
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sigmatrace import rooms
 from sigmatrace.export import perfetto_packets as packets
+from sigmatrace.export import rooms
 from sigmatrace.export.kernels import packets as kernel
 from sigmatrace.export.kernels.order import end_range, group_rows, sort_rows
 from sigmatrace.export.kernels.wire import SLACK_BYTES

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from sigmatrace import rooms
+from sigmatrace.export import rooms
 
 
 @pytest.fixture(autouse=True)
