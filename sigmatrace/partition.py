@@ -54,7 +54,7 @@ class Partition:
     Attributes:
         number: Position in the plan, from 0; names the partition's output pieces.
         tables: Event tables by name (``schema.EVENT_TABLES`` plus what stages added).
-        unread: Columns, as (table, column), that stages can make and nobody reads.
+        unread: Columns, as (table, column), that nobody reads; they need not be there.
         run: What is known of the run before the pass: the index, and what stages with
             ``summary = "index"`` have found.
     """

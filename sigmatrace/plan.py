@@ -38,12 +38,12 @@ class Plan:
 
     @property
     def unread(self) -> frozenset[Column]:
-        """Columns that stages can add to the reader's tables and that no other step requires."""
+        """Columns of the reader's tables, stages' columns among them, that no step requires."""
         steps: tuple[Step | Exporter, ...] = (*self.stages, *self.exchanges, *self.exporters)
         made = {
             (table, column)
-            for stage in self.stages
-            for table, columns in stage.produces.items()
+            for columns_of in (EVENT_TABLES, *(stage.produces for stage in self.stages))
+            for table, columns in columns_of.items()
             if table in EVENT_TABLES
             for column in columns
         }

@@ -42,9 +42,9 @@ def native_checksum() -> Checksum | None:
 
     def checksum(data: Data) -> int:
         if isinstance(data, bytes) and len(data) <= _SHORT_BYTES:
-            return int(short(0, data, len(data)))
+            return short(0, data, len(data))
         array = np.frombuffer(data, np.uint8)
-        return int(long(0, array.ctypes.data, array.size))
+        return long(0, array.ctypes.data, array.size)
 
     return checksum
 

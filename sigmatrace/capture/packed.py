@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from sigmatrace.capture.items import CHUNK_HEAD_BYTES
-from sigmatrace.trace_format import CODEC_RAW, PACKED_FACTOR, RECORDS, Schema
+from sigmatrace.trace_format import CODEC_RAW, PACKED_FACTOR, RECORDS
 
 NONE, PREVIOUS, EQUAL = 0, 1, 2
 """What predicts a column: its base, the record before, the latest one of the same key."""
@@ -24,6 +24,7 @@ HEAD = struct.Struct("<IB")
 """Bytes of the records, and columns: how packed data begins."""
 _COLUMN = struct.Struct("<BBBBBQ")
 _SIZE = struct.Struct("<I")
+_RECORD_BYTES = {int(schema): dtype.itemsize for schema, dtype in RECORDS.items()}
 _SAMPLE_RECORDS = 2048
 _KEY_REPEATS = 2
 
@@ -60,7 +61,7 @@ def records_of(raw: np.ndarray, schema: int, records: int, codec: int) -> np.nda
     Raises:
         PackedError: The packed data is not what the format says.
     """
-    record_bytes = RECORDS[Schema(schema)].itemsize
+    record_bytes = _RECORD_BYTES[schema]
     size = records * record_bytes
     if codec == CODEC_RAW:
         return raw[raw.size - size :]

@@ -190,7 +190,7 @@ def read(
 
     Args:
         spec: Of what it consists.
-        unread: For ``Partition.unread``.
+        unread: Columns, as (table, column), that nobody reads: they are not made, but for ``proc``.
 
     Returns:
         The partition with all tables of ``schema.EVENT_TABLES`` (empty ones too), and what
@@ -198,7 +198,7 @@ def read(
     """
     loss = ReadLoss()
     tables = {
-        schema: EventTable(schema, EVENT_NAMES[schema], rows)
+        schema: EventTable(schema, EVENT_NAMES[schema], rows, unread)
         for schema, rows in _rows(spec).items()
     }
     for piece in spec.pieces:
@@ -211,18 +211,16 @@ def read(
 
 
 def _rows(spec: PartitionSpec) -> dict[Schema, int]:
-    """Return how many records of each schema a partition has at most."""
-    rows = dict.fromkeys(EVENT_NAMES, 0)
-    found = set()
+    """Return how many records a partition has at most, of each schema that it has."""
+    rows: Counter[int] = Counter()
     for piece in spec.pieces:
-        for schema in rows:
-            counts = piece.chunks["count"][piece.chunks["schema"] == schema]
-            rows[schema] += int(counts.sum())
-            if len(counts):
-                found.add(schema)
-    return {schema: count for schema, count in rows.items() if schema in found}
+        chunks = piece.chunks
+        for schema, count in zip(chunks["schema"].tolist(), chunks["count"].tolist(), strict=True):
+            rows[schema] += count
+    return {_SCHEMAS[schema]: count for schema, count in rows.items()}
 
 
+_SCHEMAS = {int(schema): schema for schema in EVENT_NAMES}
 _RECORD_BYTES = np.zeros(256, np.int64)
 _RECORD_BYTES[list(RECORDS)] = [dtype.itemsize for dtype in RECORDS.values()]
 _IS_EVENT = np.zeros(256, bool)
@@ -261,8 +259,7 @@ def _records(piece: Piece, loss: ReadLoss) -> Iterator[tuple[Schema, int, np.nda
     files: dict[int, FileView | str] = {}
     room = np.empty(int(piece.chunks["size_bytes"].max(initial=0)), np.uint8)
     with ExitStack() as stack:
-        for row in piece.chunks.tolist():
-            chunk = ChunkRow._make(row)
+        for chunk in map(ChunkRow._make, piece.chunks.tolist()):
             source = chunk.source
             if source not in files:
                 files[source] = _open(paths[source], stack)
@@ -275,7 +272,7 @@ def _records(piece: Piece, loss: ReadLoss) -> Iterator[tuple[Schema, int, np.nda
                 lost = paths[source], chunk.offset, size, chunk.schema, chunk.records, records
                 loss.chunks.append(LostChunk(*lost))
                 continue
-            schema = Schema(chunk.schema)
+            schema = _SCHEMAS[chunk.schema]
             if piece.cut and not piece.cut.holds(chunk.first_tsc, chunk.last_tsc):
                 records, outside = _within(piece.cut, schema, records)
                 loss.outside[piece.base.proc, int(schema)] += outside

@@ -60,13 +60,11 @@ class FileView:
 
     def read_into(self, start: int, out: np.ndarray) -> bool:
         """Fill ``out`` (u1) with what is in the file now; return whether it reaches so far."""
-        done = 0
-        while done < out.size:
+        done = count = os.preadv(self._fd, [out.data], start)
+        while count and done < out.size:
             count = os.preadv(self._fd, [out[done:].data], start + done)
-            if count == 0:
-                return False
             done += count
-        return True
+        return done == out.size
 
     def forget(self) -> None:
         """Read anew what is asked for next: a live process may have changed it."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sigmatrace.cluster import threaded
 from sigmatrace.cluster.base import Cluster, Computation, Key
+from sigmatrace.cluster.memory import keep_freed
 from sigmatrace.errors import ClusterError, ConfigError
 from sigmatrace.progress import Progress
 
@@ -26,6 +27,7 @@ class Threads(Cluster):
 
     def __init__(self, workers: int | None = None) -> None:
         self.workers = _count(workers)
+        keep_freed()
 
     def __exit__(self, *_: object) -> None:
         """See ``Cluster``; nothing outlives a computation."""

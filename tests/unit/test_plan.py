@@ -7,6 +7,7 @@ import pytest
 from sigmatrace import plan
 from sigmatrace.errors import PipelineError
 from sigmatrace.export.base import Exporter
+from sigmatrace.schema import EVENT_TABLES
 from sigmatrace.stages.base import Exchange, Stage
 
 
@@ -42,17 +43,19 @@ def test_a_before_stage_costs_a_pass_and_the_text_says_so():
 
 
 def test_columns_that_nobody_requires_are_unread_and_the_text_says_so():
-    made = plan.make([A, B], [exporter({})])
-    assert made.unread == {("ops", "y")}
-    assert "unread     ops.{y}: may be left out" in made.text()
-    assert plan.make([A, B, C], [exporter({})]).unread == set()
-    assert plan.make([A, B], [exporter({"ops": {}})]).unread == set()
+    everything = {table: {} for table in EVENT_TABLES}
+    made = plan.make([A, B], [exporter({**everything, "ops": {"op": "u1"}})])
+    of_reader = {("ops", column) for column in EVENT_TABLES["ops"]}
+    assert made.unread == of_reader - {("ops", "t_tsc"), ("ops", "op")} | {("ops", "y")}
+    assert "size_bytes,thread,y}: may be left out" in made.text()
+    assert ("ops", "y") not in plan.make([A, B, C], [exporter({})]).unread
+    assert plan.make([A, B], [exporter(everything)]).unread == set()
 
 
 def test_whole_tables_and_tables_that_stages_add_are_never_unread():
     adder = stage("adder", {}, {"totals": {"n": "u8"}})
     type(adder).adds = {"extra": {"z": "u1"}}
-    assert plan.make([adder], []).unread == set()
+    assert {table for table, _ in plan.make([adder], []).unread} == EVENT_TABLES.keys()
 
 
 def test_missing_producer_names_the_built_in_stage():

@@ -87,6 +87,27 @@ def test_every_partition_has_every_table(small: bytes, tmp_path: Path) -> None:
             assert part.tables[name].column_names == list(columns)
 
 
+@pytest.mark.parametrize("schema", [Schema.OP, Schema.COMPLETION])
+def test_long_chunks_without_the_columns_that_nobody_reads(tmp_path: Path, schema: Schema) -> None:
+    table = EVENT_NAMES[schema]
+    chunks = [random_records(schema, count, count) for count in (1, 127, 128, 129, 1000)]
+    with RankFile(tmp_path, calls={str(x): f"call {255 - x}" for x in range(1, 256)}) as file:
+        file.chunk(Schema.CHANNEL, 1, small_channels())
+        for rows in chunks:
+            file.chunk(schema, 1, rows)
+        file.end()
+    wanted = np.concatenate(chunks)
+    indexes = [index_file(file.path)]
+    (spec,) = plan(indexes, merge(indexes)[1], target_bytes=1 << 20)
+    for left_out in (*([name] for name in EVENT_TABLES[table]), [], list(EVENT_TABLES[table])):
+        part, loss = read(spec, frozenset((table, name) for name in left_out))
+        names = part.tables[table].column_names
+        assert names == [x for x in EVENT_TABLES[table] if x == "proc" or x not in left_out]
+        assert part.tables[table].num_rows == loss.read[0, int(schema)] == len(wanted)
+        for name in set(names) - {"proc", "thread"}:
+            assert np.array_equal(part.column(table, name), wanted[name]), name
+
+
 def test_plan_splits_big_files_and_groups_small_ones(tmp_path: Path) -> None:
     def write(pid: int, chunks: int) -> None:
         with RankFile(tmp_path, pid=pid) as file:
@@ -150,6 +171,18 @@ def test_channels_that_never_were(tmp_path: Path) -> None:
     assert loaded.account.schemas["op"].missing == 0
     assert not loaded.account.is_lossless()
     check_balance(loaded)
+
+
+def test_channels_are_checked_even_if_nobody_reads_them(tmp_path: Path) -> None:
+    with RankFile(tmp_path) as file:
+        file.chunk(Schema.CHANNEL, 1, small_channels())
+        file.chunk(Schema.OP, 1, records(Schema.OP, 3, channel=[0, 3, 2], t_tsc=[7, 8, 9]))
+        file.end()
+    indexes = [index_file(file.path)]
+    (spec,) = plan(indexes, merge(indexes)[1], target_bytes=1 << 20)
+    part, loss = read(spec, frozenset({("ops", "channel")}))
+    assert part.column("ops", "t_tsc").tolist() == [7, 9]
+    assert (loss.read[0, 1], loss.bad_channel[0, 1]) == (2, 1)
 
 
 def test_no_channel_at_all(tmp_path: Path) -> None:
