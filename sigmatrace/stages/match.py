@@ -11,6 +11,7 @@ are counted as duplicates.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -26,7 +27,7 @@ from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.stages.channels import Channels
 from sigmatrace.stages.match_doubts import doubts, lines_of
 from sigmatrace.stages.match_order import Order, restored
-from sigmatrace.stages.sums import Sums, add_sums, column_sums, sums_of
+from sigmatrace.stages.sums import Sums, add_all, column_sums, sums_of
 from sigmatrace.text import count_text
 from sigmatrace.trace_format import OP_CLASS, Layer, Op, OpClass, layer_text
 
@@ -135,15 +136,17 @@ class Match(Stage):
 
     def combine(self, left: Seen, right: Seen) -> Seen:
         """Merge the runs of both."""
+        return self.combine_all([left, right])
+
+    def combine_all(self, summaries: Sequence[Seen]) -> Seen:
+        """Merge the runs of all."""
+        names = ("key", "begin", "stop")
+        runs = (np.concatenate([getattr(one, name) for one in summaries]) for name in names)
         return Seen(
-            left.counts + right.counts,
-            *_union(
-                np.concatenate([left.key, right.key]),
-                np.concatenate([left.begin, right.begin]),
-                np.concatenate([left.stop, right.stop]),
-            ),
-            add_sums(left.sums, right.sums),
-            match_order.join_orders(left.order, right.order),
+            functools.reduce(np.add, (one.counts for one in summaries)),
+            *_union(*runs),
+            add_all([one.sums for one in summaries]),
+            match_order.join_orders([one.order for one in summaries]),
         )
 
     def resolve(self, summary: Seen, run: Run) -> Matched:
