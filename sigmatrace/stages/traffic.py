@@ -23,6 +23,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from sigmatrace.errors import PipelineError
 from sigmatrace.partition import Partition, Run
@@ -255,11 +256,16 @@ def _timeline(bins: Sums) -> tuple[pa.Table, int]:
 
 
 def _count(sums: Sums) -> int:
-    return sum(sums.sums[:, 0].tolist())
+    return _total(sums.sums[:, 0])
 
 
 def _total_bytes(sums: Sums) -> int:
-    return sum(int(high) << 32 for high in sums.sums[:, 2]) + sum(map(int, sums.sums[:, 1]))
+    return _total(sums.sums[:, 1]) + (_total(sums.sums[:, 2]) << 32)
+
+
+def _total(values: NDArray[np.uint64]) -> int:
+    """Return a sum that may be beyond 64 bits."""
+    return int((values & LOW).sum()) + (int((values >> LIMB).sum()) << 32)
 
 
 def _talkers(run: Run) -> Iterator[str]:
