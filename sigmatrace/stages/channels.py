@@ -16,6 +16,8 @@ from sigmatrace.partition import Partition, Run
 from sigmatrace.schema import NO_GROUP, Fate
 from sigmatrace.trace_format import Layer
 
+_LAYER_MAX = np.uint8(max(Layer))
+
 
 @dataclass(frozen=True)
 class Channels:
@@ -70,7 +72,7 @@ class Channels:
     def layer(self) -> NDArray[np.uint8]:
         """Return the layer of each, ``(size,)`` u1; 0 where it is not known, or none."""
         layer = self.column("channels", "layer", 0)
-        known: NDArray[np.uint8] = np.where(layer <= max(Layer), layer, 0).astype(np.uint8)
+        known: NDArray[np.uint8] = layer * (layer <= _LAYER_MAX)
         return known
 
     def fate(self) -> NDArray[np.uint8]:
