@@ -11,7 +11,6 @@ are counted as duplicates.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -129,8 +128,7 @@ class Match(Stage):
             return _nothing()
         channels = Channels.of(part)
         if part.is_read("ops", "flow"):
-            seen, _ = _seen(part, channels, part.column("ops", "flow").astype(np.uint32))
-            return seen
+            return _seen(part, channels, part.column("ops", "flow").astype(np.uint32))[0]
         seen, is_in_order = _seen(part, channels, part.column("ops", "ordinal"))
         return seen if is_in_order else _seen(part, channels, restored(part, channels))[0]
 
@@ -140,11 +138,10 @@ class Match(Stage):
 
     def combine_all(self, summaries: Sequence[Seen]) -> Seen:
         """Merge the runs of all."""
-        names = ("key", "begin", "stop")
-        runs = (np.concatenate([getattr(one, name) for one in summaries]) for name in names)
+        runs = ([getattr(one, name) for one in summaries] for name in ("key", "begin", "stop"))
         return Seen(
-            functools.reduce(np.add, (one.counts for one in summaries)),
-            *_union(*runs),
+            np.sum([one.counts for one in summaries], axis=0),
+            *_union(*map(np.concatenate, runs)),
             add_all([one.sums for one in summaries]),
             match_order.join_orders([one.order for one in summaries]),
         )

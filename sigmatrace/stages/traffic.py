@@ -240,12 +240,12 @@ def _rebin(amounts: Amounts, shift: int, first_bin: int) -> Sums:
 
 def _timeline(bins: Sums) -> tuple[pa.Table, int]:
     """Return the table, ordered by bin, process, layer and operation, and sums beyond u64."""
-    number = (bins.key & _BIN).astype(np.uint16)  # there are TIMELINE_BINS at most
-    order = np.argsort(number, kind="stable")
     size_bytes, over = column_sums(bins)
+    # There are TIMELINE_BINS at most: numbers of 16 bits are sorted in no time.
+    order = np.argsort((bins.key & _BIN).astype(np.uint16), kind="stable")
     key = bins.key[order]
     columns = {
-        "bin": number[order].astype(np.uint32),
+        "bin": (key & _BIN).astype(np.uint32),
         "proc": proc_of(key),
         "layer": layer_of(key),
         "op": (key >> OP & np.uint64(255)).astype(np.uint8),
