@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-METHODS = ("survey", "apply", "summarize", "combine", "resolve", "write", "finish")
+METHODS = ("survey", "apply", "summarize", "combine", "combine_all", "resolve", "write", "finish")
 """Of stages and exporters."""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -57,12 +56,14 @@ class Partition:
         unread: Columns, as (table, column), that nobody reads; they need not be there.
         run: What is known of the run before the pass: the index, and what stages with
             ``summary = "index"`` have found.
+        derived: What several stages work out of the reader's columns, by name, kept by the first.
     """
 
     number: int
     tables: Tables
     unread: Set[tuple[str, str]] = frozenset()
     run: Run = field(default=Run({}), repr=False)
+    derived: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def column(self, table: str, name: str) -> np.ndarray:
         """Return a column as a numpy array, without a copy where Arrow allows it."""
@@ -74,36 +75,18 @@ class Partition:
 
     def with_columns(self, table: str, columns: Mapping[str, np.ndarray]) -> Partition:
         """Return a partition in which ``table`` has these columns too (replaced if present)."""
-        old = self.tables[table]
-        if old.num_rows == 0:
-            kinds = tuple((name, values.dtype.str) for name, values in columns.items())
-            return self.with_table(table, _without_rows(old.schema, kinds))
-        grown: dict[str, Any] = dict(zip(old.column_names, old.columns, strict=True))
-        grown.update((name, pa.array(values)) for name, values in columns.items())
-        return replace(self, tables={**self.tables, table: pa.table(grown)})
+        grown = self.tables[table]
+        for name, values in columns.items():
+            at = grown.schema.get_field_index(name)
+            if at < 0:
+                grown = grown.append_column(name, pa.array(values))
+            else:
+                grown = grown.set_column(at, name, pa.array(values))
+        return replace(self, tables={**self.tables, table: grown})
 
     def with_table(self, name: str, table: pa.Table) -> Partition:
         """Return a partition that has this table too."""
-        return replace(self, tables={**self.tables, name: table})
-
-
-def without_rows(columns: Mapping[str, Mapping[str, str]]) -> Partition:
-    """Return a partition that has these event columns (table, name, dtype) and no rows."""
-    return Partition(
-        0,
-        {
-            table: pa.table({name: np.zeros(0, dtype) for name, dtype in named.items()})
-            for table, named in columns.items()
-        },
-    )
-
-
-@functools.lru_cache(maxsize=256)
-def _without_rows(schema: pa.Schema, more: tuple[tuple[str, str], ...]) -> pa.Table:
-    """Return a table without rows that has these columns, too; most tables have no rows."""
-    kinds = {one.name: one.type for one in schema}
-    kinds.update((name, pa.from_numpy_dtype(np.dtype(dtype))) for name, dtype in more)
-    return pa.schema(kinds.items()).empty_table()
+        return replace(self, tables={**self.tables, name: table}, derived={})
 
 
 def column(table: pa.Table, name: str) -> np.ndarray:

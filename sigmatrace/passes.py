@@ -6,6 +6,8 @@ small merges follows, and the exchanges.
 
 from __future__ import annotations
 
+import functools
+import operator
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,9 +19,11 @@ import pyarrow as pa
 
 from sigmatrace.blame import blamed, writing
 from sigmatrace.capture.read import PartitionSpec, ReadLoss, read
+from sigmatrace.capture.tables import without_rows
 from sigmatrace.cluster import Graph, Key, Shared
 from sigmatrace.export.base import Exporter, Piece
-from sigmatrace.partition import Partition, Run
+from sigmatrace.partition import Partition, Run, Tables
+from sigmatrace.schema import EVENT_TABLES
 from sigmatrace.sink import Sink
 from sigmatrace.stages.base import Exchange, Stage, check_made
 
@@ -51,10 +55,28 @@ class Work:
     sink: Sink
     buckets: int
 
+    @functools.cached_property
+    def empty(self) -> Tables:
+        """Tables of events without rows, by name, with all columns that the stages declare."""
+        kinds = {name: dict(columns) for name, columns in EVENT_TABLES.items()}
+        for stage, _ in self.stages:
+            kinds.update((name, dict(columns)) for name, columns in stage.adds.items())
+            for name in stage.produces.keys() & kinds.keys():
+                kinds[name].update(stage.produces[name])
+        return {name: without_rows(columns) for name, columns in kinds.items()}
+
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a partition, or several, came to."""
+    """What a partition, or several, came to.
+
+    Attributes:
+        loss: What reading found.
+        summaries: By stage of ``Work.summed``; None: nothing was shown to it.
+        pieces: By exporter.
+        joined: What exchanges made.
+        splits: What exchanges are to join.
+    """
 
     loss: ReadLoss
     summaries: tuple[Any, ...]
@@ -83,7 +105,7 @@ def graph_of(shared: Shared, partitions: Sequence[PartitionSpec]) -> tuple[Graph
         graph.update({key: (_without_splits, part) for key, part in zip(small, parts, strict=True)})
     merged = _tree(graph, f"merge-{unique}", small, lambda keys: (_merge, shared, keys))
     last = (f"last-{unique}", 0)
-    graph[last] = (_with_joined, merged, joins)
+    graph[last] = (_finished, shared, merged, joins)
     return graph, last, small
 
 
@@ -137,23 +159,30 @@ def _do_part(shared: Shared, spec: PartitionSpec) -> Outcome:
 def _made(work: Work, spec: PartitionSpec) -> Outcome:
     """Read a partition, apply the stages, sum up, and encode what exporters make of it."""
     part, loss = read(spec, work.unread)
-    part = replace(part, run=work.run)
+    filled = {name: table for name, table in part.tables.items() if table.num_rows}
+    part = replace(part, tables={**work.empty, **filled}, run=work.run)
     summaries = {}
     for stage, resolved in work.stages:
-        with blamed(stage, f"apply of partition {spec.number}"):
-            part = stage.apply(part, resolved)
-            check_made(stage, part, work.unread)
-        if stage in work.summed:
-            summaries[stage.name] = _summarize(stage, part)
+        if stage.is_concerned(part):
+            part = _applied(stage, part, resolved)
+            if stage in work.summed:
+                summaries[stage.name] = _summarize(stage, part)
     for stage in work.summed:
-        if stage.name not in summaries:
+        if stage.name not in summaries and stage.is_concerned(part):
             summaries[stage.name] = _summarize(stage, part)
     return Outcome(
         loss,
-        tuple(summaries[stage.name] for stage in work.summed),
+        tuple(summaries.get(stage.name) for stage in work.summed),
         tuple((_write(exporter, part, work),) for exporter in work.exporters),
         splits=tuple(_split(exchange, part, work.buckets) for exchange in work.exchanges),
     )
+
+
+def _applied(stage: Stage, part: Partition, resolved: Any) -> Partition:
+    with blamed(stage, f"apply of partition {part.number}"):
+        made = stage.apply(part, resolved)
+        check_made(stage, made, part.unread)
+        return made
 
 
 def _summarize(stage: Stage, part: Partition) -> Any:
@@ -177,19 +206,34 @@ def _without_splits(outcome: Outcome) -> Outcome:
 
 def _merge(shared: Shared, outcomes: list[Outcome]) -> Outcome:
     work: Work = shared.value
-    first, *others = outcomes
-    loss, summaries, pieces = first.loss, list(first.summaries), list(first.pieces)
-    for other in others:
-        loss = loss + other.loss
-        for at, stage in enumerate(work.summed):
-            with blamed(stage, "combine"):
-                summaries[at] = stage.combine(summaries[at], other.summaries[at])
-        pieces = [left + right for left, right in zip(pieces, other.pieces, strict=True)]
-    return Outcome(loss, tuple(summaries), tuple(pieces))
+    return Outcome(
+        functools.reduce(operator.add, (one.loss for one in outcomes)),
+        tuple(
+            _combined(stage, [one.summaries[at] for one in outcomes])
+            for at, stage in enumerate(work.summed)
+        ),
+        tuple(
+            tuple(piece for one in outcomes for piece in one.pieces[at])
+            for at in range(len(work.exporters))
+        ),
+    )
 
 
-def _with_joined(outcome: Outcome, joined: list[pa.Table | None]) -> Outcome:
-    return Outcome(outcome.loss, outcome.summaries, outcome.pieces, tuple(joined))
+def _combined(stage: Stage, summaries: list[Any]) -> Any:
+    there = [summary for summary in summaries if summary is not None]
+    with blamed(stage, "combine"):
+        return stage.combine_all(there) if there else None
+
+
+def _finished(shared: Shared, outcome: Outcome, joined: list[pa.Table | None]) -> Outcome:
+    """Return the outcome of all with what exchanges made; each stage has a summary."""
+    work: Work = shared.value
+    nothing = Partition(0, work.empty, work.unread, work.run)
+    summaries = tuple(
+        _summarize(stage, nothing) if summary is None else summary
+        for stage, summary in zip(work.summed, outcome.summaries, strict=True)
+    )
+    return Outcome(outcome.loss, summaries, outcome.pieces, tuple(joined))
 
 
 def _pick(outcome: Outcome, which: int, bucket: int) -> pa.Table | None:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 ROWS = 1 << 16
 """Rows that are text at a time."""
+_ENCODER = json.JSONEncoder(indent=1, allow_nan=False, ensure_ascii=False)
 
 
 def write_json(file: TextIO, value: Any, depth: int = 0) -> None:
@@ -63,13 +64,11 @@ def _column_text(column: pa.Array) -> pa.Array:
         encoded = column.dictionary_encode(null_encoding="encode")
         words = [_text(word) for word in encoded.dictionary.to_pylist()]
         return pa.array(words, pa.string()).take(encoded.indices)
-    return pa.array([_text(_finite(value)) for value in column.to_pylist()], pa.string())
-
-
-def _finite(value: Any) -> Any:
-    """Return a value, or None for what JSON cannot say."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    if pa.types.is_floating(kind):
+        values = column.to_pylist()
+        return pa.array(["null" if x is None or not math.isfinite(x) else repr(x) for x in values])
+    return pa.array([_text(value) for value in column.to_pylist()], pa.string())
 
 
 def _text(value: Any) -> str:
-    return json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False)
+    return _ENCODER.encode(value)

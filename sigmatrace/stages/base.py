@@ -13,6 +13,10 @@ What a stage sums up, it says in ``summary``:
   so); ``apply`` gets what was resolved.
 * ``None``: ``apply`` alone.
 
+A partition in which no table of events that a stage reads, or adds columns to, has rows is not
+shown to it: such tables have all columns that any stage declares from the beginning. Of a run in
+which there was nothing to show ``summarize`` sees one partition without rows.
+
 What a stage counts goes into the ledger by ``account``. Its key ``"balance"``, if there, is a
 list of equations ``{"name", "left", "right"}``, which the ledger judges. A side is a number, or
 the place of one in the ledger (``"records.op"``: records read of that schema;
@@ -24,6 +28,7 @@ Stages import neither Dask nor Hydra nor files; ``pipeline.py`` alone builds the
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence, Set
 from typing import Any, ClassVar, Literal
 
@@ -67,6 +72,10 @@ class Stage:
         """Merge two summaries; associative."""
         raise TypeError(f"stage {self.name} declares a summary but has no combine")
 
+    def combine_all(self, summaries: Sequence[Any]) -> Any:
+        """Merge some summaries in their order, for stages that can do better than two by two."""
+        return functools.reduce(self.combine, summaries)
+
     def resolve(self, summary: Any, run: Run) -> Any:
         """Turn the merged summary into what ``apply``, ``results`` and ``account`` need."""
         return summary
@@ -80,6 +89,11 @@ class Stage:
         """Whether ``summarize`` sees the partitions in the main pass."""
         own = type(self).summarize is not Stage.summarize
         return self.summary == "after" or (self.summary == "index" and own)
+
+    def is_concerned(self, part: Partition) -> bool:
+        """Return whether a partition has rows in a table that the stage reads or adds to."""
+        names = {*self.requires, *self.produces} & part.tables.keys()
+        return not names or any(part.tables[name].num_rows for name in names)
 
     def apply(self, part: Partition, resolved: Any) -> Partition:
         """Return the partition with this stage's columns. Pure."""
@@ -124,13 +138,17 @@ def check_made(stage: Stage, part: object, unread: Set[tuple[str, str]]) -> None
             at = schema.get_field_index(column)
             if at < 0 and (table, column) in unread:
                 continue
-            found = str(schema.field(at).type) if at >= 0 else "missing"
-            wanted = str(pa.string() if dtype == "str" else pa.from_numpy_dtype(np.dtype(dtype)))
-            if found != wanted:
+            found = schema.field(at).type if at >= 0 else "missing"
+            if found != _arrow_type(dtype):
                 raise PipelineError(
                     f"stage {stage.name} declares {table}.{column} as {dtype}, but it is {found}",
                     "make the column so, or correct produces",
                 )
+
+
+@functools.cache
+def _arrow_type(dtype: str) -> pa.DataType:
+    return pa.string() if dtype == "str" else pa.from_numpy_dtype(np.dtype(dtype))
 
 
 class Exchange:

@@ -16,6 +16,8 @@ from sigmatrace.partition import Partition, Run
 from sigmatrace.schema import NO_GROUP, Fate
 from sigmatrace.trace_format import Layer
 
+_LAYER_MAX = np.uint8(max(Layer))
+
 
 @dataclass(frozen=True)
 class Channels:
@@ -37,6 +39,13 @@ class Channels:
     @classmethod
     def of(cls, part: Partition) -> Channels:
         """Return those of a partition."""
+        if "channels" not in part.derived:
+            part.derived["channels"] = cls._of(part)
+        found: Channels = part.derived["channels"]
+        return found
+
+    @classmethod
+    def _of(cls, part: Partition) -> Channels:
         channel = part.column("ops", "channel")
         if channel.size == 0:
             return cls(0, 0, channel, part.run)
@@ -63,7 +72,7 @@ class Channels:
     def layer(self) -> NDArray[np.uint8]:
         """Return the layer of each, ``(size,)`` u1; 0 where it is not known, or none."""
         layer = self.column("channels", "layer", 0)
-        known: NDArray[np.uint8] = np.where(layer <= max(Layer), layer, 0).astype(np.uint8)
+        known: NDArray[np.uint8] = layer * (layer <= _LAYER_MAX)
         return known
 
     def fate(self) -> NDArray[np.uint8]:

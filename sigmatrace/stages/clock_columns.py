@@ -59,18 +59,23 @@ def add_times(part: Partition, clocks: Clocks) -> Partition:
         PipelineError: A row names a process that is not in the table ``processes``.
     """
     for table in _TIMED:
-        if part.is_read(table, "t_ns"):
+        if _is_wanted(part, table, "t_ns"):
             part = part.with_columns(table, {"t_ns": _convert(part, table, "t_tsc", clocks)})
-    if part.is_read("cqes", "posted_ns"):
+    if _is_wanted(part, "cqes", "posted_ns"):
         posted_ns = _convert(part, "cqes", "posted_tsc", clocks)
         posted_ns[part.column("cqes", "posted_tsc") == 0] = 0
         part = part.with_columns("cqes", {"posted_ns": posted_ns})
     for table, ticks, column_ns in _SPANS:
-        if part.is_read(table, column_ns):
+        if _is_wanted(part, table, column_ns):
             part = part.with_columns(table, {column_ns: _span(part, table, ticks, clocks)})
-    if part.is_read("ops", "call_ns"):
+    if _is_wanted(part, "ops", "call_ns"):
         part = part.with_columns("ops", {"call_ns": _calls(part, clocks)})
     return part
+
+
+def _is_wanted(part: Partition, table: str, name: str) -> bool:
+    """Return whether a column is read, and has rows."""
+    return part.is_read(table, name) and part.tables[table].num_rows > 0
 
 
 def _calls(part: Partition, clocks: Clocks) -> np.ndarray:

@@ -13,7 +13,6 @@ completions cannot be seen, requests are neither completed nor outstanding.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -24,14 +23,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sigmatrace.lookup import find_objects, object_keys
-from sigmatrace.partition import Partition, Run, column, without_rows
+from sigmatrace.partition import Partition, Run, column
 from sigmatrace.queue_pairs import DESCRIBED, described
 from sigmatrace.schema import STAGE_TABLES, Columns
 from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.text import count_text, counted
 from sigmatrace.trace_format import CQE_AT_MOST, NO_POSITION, Layer, Queue
 
-_TABLES = ("requests", "cqes")
 _QUEUE = ["proc", "object", "queue"]
 _KIND = ["proc", "queue", "opcode", "status", "at_most"]
 _LAST = ("proc", "object", "position")
@@ -94,13 +92,11 @@ class Completion(Stage):
 
     def summarize(self, part: Partition) -> Completed:
         """Count the partition's requests and completions."""
-        is_empty = part.tables["requests"].num_rows == part.tables["cqes"].num_rows == 0
-        return _nothing() if is_empty else _counted(part)
+        queues = _add_queues(pa.concat_tables([_posted(part), _seen(part)]))
+        return Completed(queues, _add_kinds(_timed(part)), _last(_sends(part), queues))
 
     def combine(self, left: Completed, right: Completed) -> Completed:
         """Add both."""
-        if 0 in (left.queues.num_rows, right.queues.num_rows):
-            return left if left.queues.num_rows else right
         queues = _add_queues(pa.concat_tables([left.queues, right.queues]))
         return Completed(
             queues,
@@ -216,17 +212,6 @@ class Completion(Stage):
         if unseen:
             lines.append(f"completed  {counted(unseen, 'request')} of GPUs: not visible")
         return lines
-
-
-def _counted(part: Partition) -> Completed:
-    queues = _add_queues(pa.concat_tables([_posted(part), _seen(part)]))
-    return Completed(queues, _add_kinds(_timed(part)), _last(_sends(part), queues))
-
-
-@functools.cache
-def _nothing() -> Completed:
-    """Return what is counted where there are no requests and no completions."""
-    return _counted(without_rows({name: Completion.requires[name] for name in _TABLES}))
 
 
 def _visible(queues: pa.Table, run: Run) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

@@ -7,7 +7,6 @@ equal: that is an equation of the ledger. Source: docs/gpu.md section 3.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -17,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sigmatrace.partition import Partition, Run, column, without_rows
+from sigmatrace.partition import Partition, Run, column
 from sigmatrace.queue_pairs import DESCRIBED, described
 from sigmatrace.schema import STAGE_TABLES, Columns
 from sigmatrace.stages.base import Stage, SummaryKind
@@ -37,7 +36,6 @@ from sigmatrace.stages.doorbell_sums import (
 from sigmatrace.text import count_text, counted
 from sigmatrace.trace_format import Layer, WqeKind
 
-_TABLES = ("doorbells", "wqes", "ops")
 _KINDS = len(WqeKind) + 1
 _TOTALS = (
     *("doorbells", "again", "synthesized", "late", "slots", "not_read", "read", "invalid"),
@@ -100,16 +98,27 @@ class Doorbell(Stage):
         "doorbell_batches": STAGE_TABLES["doorbell_batches"],
     }
 
+    def is_concerned(self, part: Partition) -> bool:
+        """Return whether a partition has doorbells, slots, or operations of layer mlx5dv."""
+        rows = part.tables["doorbells"].num_rows + part.tables["wqes"].num_rows
+        return rows > 0 or Layer.MLX5DV in Channels.of(part).layer()
+
     def summarize(self, part: Partition) -> Rung:
         """Add up the partition's doorbells, slots and operations."""
-        is_empty = part.tables["doorbells"].num_rows == part.tables["wqes"].num_rows == 0
-        is_other = is_empty and not Channels.of(part).rows_of_layer(Layer.MLX5DV).size
-        return _nothing() if is_other else _rung(part)
+        doorbells, batches, unknown, astray = of_doorbells(part)
+        both = (part.column("wqes", name).astype(np.int64) for name in ("kind", "decoded"))
+        kind, decoded = (np.where(one < _KINDS, one, 0) for one in both)
+        return Rung(
+            add_queues([doorbells, of_slots(part)]),
+            add_batches([batches]),
+            add_channels([of_operations(part, int(Layer.MLX5DV))]),
+            np.bincount(kind * _KINDS + decoded, minlength=_KINDS**2).reshape(_KINDS, _KINDS),
+            unknown,
+            astray,
+        )
 
     def combine(self, left: Rung, right: Rung) -> Rung:
         """Add both."""
-        if left is _nothing() or right is _nothing():
-            return right if left is _nothing() else left
         return Rung(
             add_queues([left.queues, right.queues]),
             add_batches([left.batches, right.batches]),
@@ -218,26 +227,6 @@ class Doorbell(Stage):
             many = counted(count["processes_not_compared"], "process", "processes")
             lines.append(f"           {many} not compared with what the QPs counted")
         return lines
-
-
-def _rung(part: Partition) -> Rung:
-    doorbells, batches, unknown, astray = of_doorbells(part)
-    both = (part.column("wqes", name).astype(np.int64) for name in ("kind", "decoded"))
-    kind, decoded = (np.where(one < _KINDS, one, 0) for one in both)
-    return Rung(
-        add_queues([doorbells, of_slots(part)]),
-        add_batches([batches]),
-        add_channels([of_operations(part, int(Layer.MLX5DV))]),
-        np.bincount(kind * _KINDS + decoded, minlength=_KINDS**2).reshape(_KINDS, _KINDS),
-        unknown,
-        astray,
-    )
-
-
-@functools.cache
-def _nothing() -> Rung:
-    """Return the sums of nothing: no doorbells, no slots, no operations of layer mlx5dv."""
-    return _rung(without_rows({name: Doorbell.requires[name] for name in _TABLES}))
 
 
 def _kept(count: Mapping[str, Any], queues: pa.Table, run: Run) -> Iterator[str]:

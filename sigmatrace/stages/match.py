@@ -26,7 +26,7 @@ from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.stages.channels import Channels
 from sigmatrace.stages.match_doubts import doubts, lines_of
 from sigmatrace.stages.match_order import Order, restored
-from sigmatrace.stages.sums import Sums, add_sums, column_sums, sums_of
+from sigmatrace.stages.sums import Sums, add_all, column_sums, sums_of
 from sigmatrace.text import count_text
 from sigmatrace.trace_format import OP_CLASS, Layer, Op, OpClass, layer_text
 
@@ -128,22 +128,22 @@ class Match(Stage):
             return _nothing()
         channels = Channels.of(part)
         if part.is_read("ops", "flow"):
-            seen, _ = _seen(part, channels, part.column("ops", "flow").astype(np.uint32))
-            return seen
+            return _seen(part, channels, part.column("ops", "flow").astype(np.uint32))[0]
         seen, is_in_order = _seen(part, channels, part.column("ops", "ordinal"))
         return seen if is_in_order else _seen(part, channels, restored(part, channels))[0]
 
     def combine(self, left: Seen, right: Seen) -> Seen:
         """Merge the runs of both."""
+        return self.combine_all([left, right])
+
+    def combine_all(self, summaries: Sequence[Seen]) -> Seen:
+        """Merge the runs of all."""
+        runs = ([getattr(one, name) for one in summaries] for name in ("key", "begin", "stop"))
         return Seen(
-            left.counts + right.counts,
-            *_union(
-                np.concatenate([left.key, right.key]),
-                np.concatenate([left.begin, right.begin]),
-                np.concatenate([left.stop, right.stop]),
-            ),
-            add_sums(left.sums, right.sums),
-            match_order.join_orders(left.order, right.order),
+            np.sum([one.counts for one in summaries], axis=0),
+            *_union(*map(np.concatenate, runs)),
+            add_all([one.sums for one in summaries]),
+            match_order.join_orders([one.order for one in summaries]),
         )
 
     def resolve(self, summary: Seen, run: Run) -> Matched:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -93,14 +94,10 @@ def order_of(span: Ints, count: NDArray[np.uint64]) -> Order:
     return Order(key >> 2, top - low, high, top - posted_low, posted_high, count.astype(np.int64))
 
 
-def join_orders(left: Order, right: Order) -> Order:
-    """Return the pieces of both."""
-    return Order(
-        *(
-            np.concatenate([getattr(left, one.name), getattr(right, one.name)])
-            for one in fields(Order)
-        )
-    )
+def join_orders(orders: Sequence[Order]) -> Order:
+    """Return the pieces of all."""
+    names = [one.name for one in fields(Order)]
+    return Order(*(np.concatenate([getattr(one, name) for one in orders]) for name in names))
 
 
 def count_exchanged(order: Order, groups: int) -> Ints:

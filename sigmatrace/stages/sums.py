@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,12 +44,24 @@ def sums_of(key: NDArray[np.uint64], sums: NDArray[np.uint64]) -> Sums:
     return Sums(key[starts], total)
 
 
-def add_sums(left: Sums, right: Sums) -> Sums:
-    """Add sums of equal keys; associative and commutative. Complexity O(keys)."""
+def add_all(parts: Sequence[Sums]) -> Sums:
+    """Add sums of equal keys of one or more parts. Complexity O(keys log parts).
+
+    Keys of partitions are mostly those of their own processes: then all is put side by side.
+    """
+    there = [part for part in parts if part.key.size]
+    if len(there) < 2:
+        return there[0] if there else parts[0]
+    if all(left.key[-1] < right.key[0] for left, right in itertools.pairwise(there)):
+        key, sums = ([getattr(part, name) for part in there] for name in ("key", "sums"))
+        return Sums(np.concatenate(key), np.concatenate(sums))
+    half = len(there) // 2
+    return _merged(add_all(there[:half]), add_all(there[half:]))
+
+
+def _merged(left: Sums, right: Sums) -> Sums:
     from sigmatrace.stages.kernels.sums import add_kernel
 
-    if left.key.size == 0 or right.key.size == 0:
-        return left if left.key.size else right
     size = left.key.size + right.key.size
     key, sums = np.empty(size, np.uint64), np.empty((size, left.sums.shape[1]), np.uint64)
     count = add_kernel(left.key, left.sums, right.key, right.sums, key, sums)

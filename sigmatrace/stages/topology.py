@@ -122,6 +122,8 @@ class Topology(Stage):
             for name, dtype in self.produces["ops"].items()
             if any(part.is_read("ops", one) for one in _MADE_WITH[name])
         }
+        if not columns:
+            return part
         channel, op = (part.column("ops", name) for name in ("channel", "op"))
         if "src_proc" in columns:
             own = part.column("ops", "proc")

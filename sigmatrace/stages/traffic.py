@@ -23,18 +23,27 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from sigmatrace.errors import PipelineError
 from sigmatrace.partition import Partition, Run
 from sigmatrace.schema import STAGE_TABLES, TIMELINE_CELLS, Columns
 from sigmatrace.stages.base import Stage, SummaryKind
-from sigmatrace.stages.sums import LIMB, LOW, Sums, add_sums, column_sums, sums_of
-from sigmatrace.stages.traffic_sums import BIN_SHIFT_MIN, bin_shift, sum_operations
+from sigmatrace.stages.sums import LIMB, LOW, Sums, add_all, column_sums, sums_of
+from sigmatrace.stages.traffic_sums import (
+    BIN_SHIFT_MIN,
+    OP,
+    bin_shift,
+    layer_of,
+    proc_of,
+    sum_operations,
+)
 from sigmatrace.stages.traffic_tables import tables_of
 from sigmatrace.text import byte_text, counted
 from sigmatrace.trace_format import OP_CLASS, OpClass, OpFlag, layer_text
 
 PROCS_MAX = (1 << 25) - 2
+_BIN = np.uint64((1 << int(OP)) - 1)
 TOP = 5
 """Pairs of processes in the closing summary, by layer."""
 
@@ -110,23 +119,27 @@ class Traffic(Stage):
 
     def combine(self, left: Amounts, right: Amounts) -> Amounts:
         """Add both; their time bins become as wide as all of the time, and of the rows, need."""
-        operations = add_sums(left.operations, right.operations)
-        aggregates = add_sums(left.aggregates, right.aggregates)
-        if left.first_bin is None or right.first_bin is None:
-            timed = right if left.first_bin is None else left
-            return replace(timed, operations=operations, aggregates=aggregates)
-        begin = min(left.first_bin << left.shift, right.first_bin << right.shift)
-        last = max(left.last_bin << left.shift, right.last_bin << right.shift)
-        shift = max(left.shift, right.shift, bin_shift(begin, last))
+        return self.combine_all([left, right])
+
+    def combine_all(self, summaries: Sequence[Amounts]) -> Amounts:
+        """Add all, likewise."""
+        operations = add_all([one.operations for one in summaries])
+        aggregates = add_all([one.aggregates for one in summaries])
+        timed = [one for one in summaries if one.first_bin is not None]
+        if not timed:
+            return replace(summaries[0], operations=operations, aggregates=aggregates)
+        begin = min((one.first_bin or 0) << one.shift for one in timed)
+        last = max(one.last_bin << one.shift for one in timed)
+        shift = max(*(one.shift for one in timed), bin_shift(begin, last))
         first_bin = begin >> shift
-        bins = add_sums(_rebin(left, shift, first_bin), _rebin(right, shift, first_bin))
+        bins = add_all([_rebin(one, shift, first_bin) for one in timed])
         return _within_cells(Amounts(operations, aggregates, shift, first_bin, last >> shift, bins))
 
     def resolve(self, summary: Amounts, run: Run) -> Totals:
         """Turn sums into tables."""
         if run.tables["processes"].num_rows > PROCS_MAX:
             raise PipelineError(f"stage traffic: more than {PROCS_MAX} processes")
-        total = add_sums(summary.operations, summary.aggregates)
+        total = add_all([summary.operations, summary.aggregates])
         tables, over = tables_of(total, run)
         timeline, timeline_over = _timeline(summary.bins)
         facts = {
@@ -183,6 +196,8 @@ def _within_cells(amounts: Amounts) -> Amounts:
 
 def _aggregates(part: Partition) -> Sums:
     """Return the sums of the partition's rows of mode ``aggregate``, keys as of ``size_kernel``."""
+    if part.tables["aggregates"].num_rows == 0:
+        return _nothing()
     channel, op, size_bits, flags, count, size_bytes = (
         part.column("aggregates", name)
         for name in ("channel", "op", "size_bits", "flags", "count", "size_bytes")
@@ -215,34 +230,42 @@ def _balance(ledger: Mapping[str, Any], sizes: pa.Table) -> list[dict[str, Any]]
 
 def _rebin(amounts: Amounts, shift: int, first_bin: int) -> Sums:
     """Return the sums in wider bins, counted from another first one."""
-    is_wider = shift > amounts.shift
-    own = amounts.bins.key >> np.uint64(37)
-    wide = (own.astype(np.int64) + (amounts.first_bin or 0)) >> (shift - amounts.shift)
-    rest = amounts.bins.key & np.uint64((1 << 37) - 1)
-    key = ((wide - first_bin).astype(np.uint64) << np.uint64(37)) | rest
-    return sums_of(key, amounts.bins.sums) if is_wider else Sums(key, amounts.bins.sums)
+    key, own = amounts.bins.key, amounts.first_bin or 0
+    if shift == amounts.shift:
+        return Sums(key + np.uint64(own - first_bin), amounts.bins.sums)
+    wide = ((key & _BIN).astype(np.int64) + own) >> (shift - amounts.shift)
+    key = key >> OP << OP | (wide - first_bin).astype(np.uint64)
+    return sums_of(key, amounts.bins.sums)
 
 
 def _timeline(bins: Sums) -> tuple[pa.Table, int]:
+    """Return the table, ordered by bin, process, layer and operation, and sums beyond u64."""
     size_bytes, over = column_sums(bins)
-    key = bins.key
+    # There are TIMELINE_BINS at most: numbers of 16 bits are sorted in no time.
+    order = np.argsort((bins.key & _BIN).astype(np.uint16), kind="stable")
+    key = bins.key[order]
     columns = {
-        "bin": (key >> np.uint64(37)).astype(np.uint32),
-        "proc": (key >> np.uint64(12) & np.uint64(2**25 - 1)).astype(np.int32) - np.int32(1),
-        "layer": (key >> np.uint64(8) & np.uint64(15)).astype(np.uint8),
-        "op": (key & np.uint64(255)).astype(np.uint8),
-        "count": bins.sums[:, 0],
-        "size_bytes": size_bytes,
+        "bin": (key & _BIN).astype(np.uint32),
+        "proc": proc_of(key),
+        "layer": layer_of(key),
+        "op": (key >> OP & np.uint64(255)).astype(np.uint8),
+        "count": bins.sums[order, 0],
+        "size_bytes": size_bytes[order],
     }
     return pa.table(columns), over
 
 
 def _count(sums: Sums) -> int:
-    return sum(sums.sums[:, 0].tolist())
+    return _total(sums.sums[:, 0])
 
 
 def _total_bytes(sums: Sums) -> int:
-    return sum(int(high) << 32 for high in sums.sums[:, 2]) + sum(map(int, sums.sums[:, 1]))
+    return _total(sums.sums[:, 1]) + (_total(sums.sums[:, 2]) << 32)
+
+
+def _total(values: NDArray[np.uint64]) -> int:
+    """Return a sum that may be beyond 64 bits."""
+    return int((values & LOW).sum()) + (int((values >> LIMB).sum()) << 32)
 
 
 def _talkers(run: Run) -> Iterator[str]:

@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 from sigmatrace.partition import Partition
 from sigmatrace.schema import TIMELINE_BINS
 from sigmatrace.stages.channels import Channels
-from sigmatrace.stages.sums import LIMB, LOW, Sums, sums_of
+from sigmatrace.stages.sums import LIMB, Sums, sums_of
 from sigmatrace.trace_format import SIZE_BITS_UNKNOWN
 
 CELLS_MAX = 1 << 18
 """A table with a place for each combination is made up to this many."""
 BIN_SHIFT_MIN = 10
+PROC, LAYER, OP = np.uint64(39), np.uint64(35), np.uint64(27)
+"""Places of process + 1, layer and operation in keys of ``bin_kernel``; below them is the bin."""
 
 
 Rows = tuple[
@@ -53,6 +55,16 @@ class Summed(NamedTuple):
     last_bin: int
 
 
+def proc_of(key: NDArray[np.uint64]) -> NDArray[np.int32]:
+    """Return the process in keys of ``bin_kernel``; -1: not known."""
+    return (key >> PROC).astype(np.int32) - np.int32(1)
+
+
+def layer_of(key: NDArray[np.uint64]) -> NDArray[np.uint8]:
+    """Return the layer in keys of ``bin_kernel``."""
+    return (key >> LAYER & np.uint64(15)).astype(np.uint8)
+
+
 def bin_shift(first_ns: int, last_ns: int) -> int:
     """Return log2 of the narrowest aligned bins of which ``TIMELINE_BINS`` suffice."""
     shift = BIN_SHIFT_MIN
@@ -69,7 +81,8 @@ class _Table:
         low: Smallest channel.
         low_op: Smallest operation.
         channels, classes, operations: How many there are; the last class is of unknown sizes.
-        groups: ``(g,)`` i8, processes and layers of the channels, as in keys of ``bin_kernel``.
+        groups: ``(g,)`` u8, processes and layers of the channels, as in keys of ``bin_kernel``,
+            ascending.
         group: ``(channels,)``, place in ``groups`` by channel.
         shift, first_bin, bins: The bins of time.
     """
@@ -79,7 +92,7 @@ class _Table:
     channels: int
     classes: int
     operations: int
-    groups: NDArray[np.int64]
+    groups: NDArray[np.uint64]
     group: NDArray[np.int64]
     shift: int
     first_bin: int
@@ -107,9 +120,9 @@ def sum_operations(part: Partition, cells_max: int = CELLS_MAX) -> Summed:
     )
     low_op, high_op, bits, first, last = range_kernel(op, size_bytes, t_ns)
     shift = bin_shift(first, last)
-    proc = channels.column("channels", "proc", -1).astype(np.int64)
-    layer = channels.layer().astype(np.int64)
-    groups, group = np.unique((proc + 1) << 12 | layer << 8, return_inverse=True)
+    proc = (channels.column("channels", "proc", -1).astype(np.int64) + 1).astype(np.uint64)
+    layer = channels.layer().astype(np.uint64)
+    groups, group = np.unique(proc << PROC | layer << LAYER, return_inverse=True)
     span = high_op - low_op + 1
     bins = (last >> shift) - (first >> shift) + 1
     at = channels.low, low_op, channels.size, bits + 2, span
@@ -125,7 +138,7 @@ def _by_hash(rows: Rows, table: _Table) -> tuple[Sums, Sums]:
 
     channel, op, flags, size_bytes, t_ns = rows
     own = table.groups[table.group][channel - np.uint32(table.low)]
-    proc, layer = ((own >> 12) - 1).astype(np.int32), (own >> 8 & 15).astype(np.uint8)
+    proc, layer = proc_of(own), layer_of(own)
     when = t_ns, table.first_bin, table.shift
     return (
         accumulate(size_kernel, (channel, op, flags, size_bytes)),
@@ -139,46 +152,39 @@ def _in_cells(rows: Rows, table: _Table) -> tuple[Sums, Sums]:
 
     places = table.cells
     sizes, bins = np.zeros((places[0], 2), np.uint64), np.zeros((places[1] + 1, 2), np.uint64)
-    start = (table.group * table.operations).astype(np.uint32)
-    wide = table.groups.size * table.operations
-    when = table.first_bin, table.shift
     cells_kernel(
         *rows,
-        table.low,
-        table.low_op,
-        *when,
-        table.classes,
-        table.operations,
-        start,
-        wide,
+        *(table.low, table.low_op, table.first_bin, table.shift, table.classes, table.operations),
+        (table.group * (table.operations * table.bins)).astype(np.uint32),
+        table.bins,
         sizes,
         bins,
     )
-    return _by_size(sizes, table), _by_bin(bins[:-1], table)
+    return _used(sizes, _size_heads(table)), _used(bins[:-1], _bin_heads(table))
 
 
-def _by_size(sizes: NDArray[np.uint64], table: _Table) -> Sums:
-    """Return the used places by channel, class of sizes, operation and nested."""
-    at = np.flatnonzero(sizes[:, 0])
-    shape = table.channels, table.classes, table.operations, 2
-    channel, bits, op, nested = np.unravel_index(at, shape)
-    bits = np.where(bits == table.classes - 1, SIZE_BITS_UNKNOWN, bits)
-    key = (channel + table.low) << 17 | bits << 9 | (op + table.low_op) << 1 | nested
-    return Sums(key.astype(np.uint64), _limbs(sizes[at]))
+def _size_heads(table: _Table) -> NDArray[np.uint64]:
+    """Return the keys of the first operation of each channel and class of sizes."""
+    channel = np.arange(table.low, table.low + table.channels, dtype=np.uint64)
+    bits = np.arange(table.classes, dtype=np.uint64)
+    bits[-1] = SIZE_BITS_UNKNOWN
+    heads = channel[:, None] << np.uint64(17) | bits << np.uint64(9)
+    return (heads | np.uint64(table.low_op << 1)).ravel()
 
 
-def _by_bin(bins: NDArray[np.uint64], table: _Table) -> Sums:
-    """Return the used places by bin, process, layer and operation."""
-    at = np.flatnonzero(bins[:, 0])
-    shape = table.bins, table.groups.size, table.operations
-    number, group, op = np.unravel_index(at, shape)
-    key = number << 37 | table.groups[group] | (op + table.low_op)
-    return Sums(key.astype(np.uint64), _limbs(bins[at]))
+def _bin_heads(table: _Table) -> NDArray[np.uint64]:
+    """Return the keys of the first bin of each process, layer and operation."""
+    op = np.arange(table.low_op, table.low_op + table.operations, dtype=np.uint64)
+    return (table.groups[:, None] | op << OP).ravel()
 
 
-def _limbs(used: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return counts and bytes as ``Sums`` have them."""
-    return np.stack([used[:, 0], used[:, 1] & LOW, used[:, 1] >> LIMB], axis=1)
+def _used(cells: NDArray[np.uint64], heads: NDArray[np.uint64]) -> Sums:
+    """Return the used rows of a table; each of ``heads`` is the key of the first one of some."""
+    from sigmatrace.stages.kernels.traffic import used_kernel
+
+    key, sums = np.empty(len(cells), np.uint64), np.empty((len(cells), 3), np.uint64)
+    count = used_kernel(cells, heads, key, sums)
+    return Sums(key[:count].copy(), sums[:count].copy())
 
 
 def accumulate(kernel: Callable[..., int], columns: tuple[Any, ...], slots: int = 2048) -> Sums:

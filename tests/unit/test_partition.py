@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from sigmatrace.partition import Partition, Run, without_rows
+from sigmatrace.partition import Partition, Run
 
 
 def test_columns_are_added_and_replaced_in_place():
-    part = without_rows({"ops": {"a": "u4", "b": "i8"}})
+    ops = pa.table({"a": np.zeros(0, np.uint32), "b": np.zeros(0, np.int64)})
+    part = Partition(0, {"ops": ops})
     grown = part.with_columns("ops", {"a": np.zeros(0, np.uint8), "c": np.zeros(0, np.int32)})
     assert grown.tables["ops"].column_names == ["a", "b", "c"]
     assert grown.column("ops", "a").dtype == np.uint8
@@ -16,9 +18,18 @@ def test_columns_are_added_and_replaced_in_place():
 
 
 def test_what_nobody_reads_is_known_after_columns_were_added():
-    part = Partition(0, without_rows({"ops": {"a": "u4"}}).tables, frozenset({("ops", "x")}))
+    ops = pa.table({"a": np.zeros(0, np.uint32)})
+    part = Partition(0, {"ops": ops}, frozenset({("ops", "x")}))
     grown = part.with_columns("ops", {"y": np.zeros(0, np.uint8)})
     assert [grown.is_read("ops", name) for name in ("a", "x", "y")] == [True, False, True]
+
+
+def test_what_is_derived_is_kept_until_a_table_is_another_one():
+    ops = pa.table({"a": np.zeros(2, np.uint32)})
+    part = Partition(0, {"ops": ops})
+    part.derived["sum"] = 0
+    assert part.with_columns("ops", {"b": np.ones(2)}).derived == {"sum": 0}
+    assert part.with_table("ops", ops).derived == {}
 
 
 def test_facts_of_times():

@@ -119,6 +119,65 @@ def _count(nested, layer, op, fate, number, counts):
     counts[nested, where, what, fate & np.uint8(15)] += number
 
 
+_BLOCK = 1024
+"""Rows whose cells are found together, in a loop that a processor does several rows at a time."""
+
+
+@kernel()
+def _cells(channel, op, flags, aux, size, ordinal, low, out_cell, out_next, out_posted):
+    """Find each row's cell, what the cell must expect if the row just continues, and its posting.
+
+    What it must expect is the ordinal, with NESTED in bit 40, and no number at all for rows of
+    which more is to be said: of another operation, in doubt, or of 2^32 bytes and more.
+    """
+    for i in range(channel.size):
+        is_arrival = op[i] == 2
+        out_cell[i] = (channel[i] - low) * np.uint32(2) + np.uint32(is_arrival)
+        out_posted[i] = aux[i] if is_arrival else np.uint32(0)
+        more = np.uint64((op[i] - np.uint8(1)) & np.uint8(0xFE)) | (size[i] >> np.uint64(32))
+        marks = np.uint64(flags[i] & np.uint8(43)) << np.uint64(35)
+        out_next[i] = np.uint64(ordinal[i]) | marks | np.uint64(more != 0) << np.uint64(50)
+
+
+@kernel()
+def _is_message(what, nested, own, op_class, fate, layer, counts):
+    """Return whether a row is of a run, which counts it; count it here if it is not."""
+    if fate[own] == 0 and (what == 1 or what == 2):
+        return True
+    result = _fate_of(what, fate[own], op_class)
+    _count(nested, layer[own], what, result, 1, counts)
+    if result == 0:
+        _count(nested, layer[own], np.uint8(1), result, -1, counts)  # as which its run counts
+    return result == 0
+
+
+@kernel()
+def _look_back(cell, posted, last, span):
+    """Take an arrival's posting into the ranges of its cell; return 1 if it is out of order."""
+    before = np.int64(_is_before(posted, last))
+    if cell & np.uint64(1) and (before or posted < last):
+        span[cell, 5] = max(span[cell, 5], np.int64(0xFFFFFFFF) - posted)
+        span[cell, 6] = max(span[cell, 6], last)
+        return before
+    return 0
+
+
+@kernel()
+def _continue(k, cell_of, next_of, posted_of, size, span, sums):
+    """Take in rows that just continue the runs of their cells; return the first that does not."""
+    while k < size.size:
+        at = np.uint64(k)
+        cell, posted, row = np.uint64(cell_of[at]), np.int64(posted_of[at]), np.int64(next_of[at])
+        ahead = np.uint64(posted - span[cell, 7])
+        if (span[cell, 1] ^ row) | np.int64(ahead >> np.uint64(31)):
+            break
+        span[cell, 1] = row + 1
+        span[cell, 7] = posted
+        sums[cell, 1] += size[at]
+        k += 1
+    return k
+
+
 @kernel()
 def _add(sums, cell, size, doubts):
     """Add a message's bytes to those of its cell, and say what is not sure of it."""
@@ -205,43 +264,50 @@ def runs_kernel(
     """
     runs = inverted = 0
     top = np.int64(0xFFFFFFFF)
-    for i in range(channel.size):
-        own, what = channel[i] - low, op[i]
-        nested = np.uint8(flags[i] >> np.uint8(5)) & np.uint8(1)
-        if fate[own] | np.uint8(np.uint8(what - np.uint8(1)) > 1):
-            result = _fate_of(what, fate[own], op_class)
-            _count(nested, layer[own], what, result, 1, counts)
-            if result != 0:
+    cell_of, posted_of = np.empty(_BLOCK, np.uint32), np.empty(_BLOCK, np.uint32)
+    next_of = np.empty(_BLOCK, np.uint64)
+    for begin in range(0, channel.size, _BLOCK):
+        rows = slice(begin, begin + _BLOCK)
+        size = size_bytes[rows]
+        columns = channel[rows], op[rows], flags[rows], aux[rows], size, ordinal[rows]
+        _cells(*columns, low, cell_of, next_of, posted_of)
+        k = 0
+        while True:
+            k = _continue(k, cell_of, next_of, posted_of, size, span, sums)
+            if k == size.size:
+                break
+            cell, posted = np.uint64(cell_of[k]), np.int64(posted_of[k])
+            i, k = begin + k, k + 1
+            own, what = channel[i] - low, op[i]
+            nested = np.uint8(flags[i] >> np.uint8(5)) & np.uint8(1)
+            if not _is_message(what, nested, own, op_class, fate, layer, counts):
                 continue
-            _count(nested, layer[own], np.uint8(1), result, -1, counts)  # as which its run counts
-        direction = np.uint64(what == 2)
-        cell = np.uint64(own) * np.uint64(2) + direction
-        place, posted = np.int64(ordinal[i]), np.int64(aux[i])
-        expected, last = span[cell, 1], span[cell, 7]
-        if expected != place | np.int64(nested) << 40:
-            if expected >= 0:
-                inverted += np.int64(direction & _is_before(place, (expected & _STOP) - 1))
-                _close(span, cell, runs, out_key, out_begin, out_stop, layer, sums, counts)
-                runs += 1
-            else:
-                span[cell, 5] = top - posted
-                last = posted
-            span[cell, 0] = place
-            span[cell, 2] = (np.int64(group[own]) * 2 + np.int64(direction)) * 2 + np.int64(nested)
-            span[cell, 3] = max(span[cell, 3], top - place)
-        if direction & (_is_before(posted, last) | np.uint64(posted < last)):
-            inverted += np.int64(_is_before(posted, last))
-            span[cell, 5] = max(span[cell, 5], top - posted)
-            span[cell, 6] = max(span[cell, 6], last)
-        span[cell, 1] = (place | np.int64(nested) << 40) + 1
-        span[cell, 7] = posted
-        _add(sums, cell, size_bytes[i], (flags[i] & np.uint8(11)) | (lossy[own] << np.uint8(1)))
+            direction, place = cell & np.uint64(1), np.int64(ordinal[i])
+            expected, last = span[cell, 1], span[cell, 7]
+            if expected != place | np.int64(nested) << 40:
+                if expected >= 0:
+                    inverted += np.int64(direction & _is_before(place, (expected & _STOP) - 1))
+                    _close(span, cell, runs, out_key, out_begin, out_stop, layer, sums, counts)
+                    runs += 1
+                else:
+                    span[cell, 5] = top - posted
+                    last = posted
+                span[cell, 0] = place
+                key = (np.int64(group[own]) * 2 + np.int64(direction)) * 2 + np.int64(nested)
+                span[cell, 2] = key
+                span[cell, 3] = max(span[cell, 3], top - place)
+            inverted += _look_back(cell, posted, last, span)
+            span[cell, 1] = (place | np.int64(nested) << 40) + 1
+            span[cell, 7] = posted
+            _add(sums, cell, size_bytes[i], flags[i] & np.uint8(11))
     for row in range(span.shape[0]):
         cell = np.uint64(row)
         if span[cell, 1] >= 0:
             _close(span, cell, runs, out_key, out_begin, out_stop, layer, sums, counts)
             span[cell, 6] = max(span[cell, 6], span[cell, 7])
             runs += 1
+        if lossy[cell >> np.uint64(1)]:
+            sums[cell, 3] = sums[cell, 0]
     return runs, inverted
 
 

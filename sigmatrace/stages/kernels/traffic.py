@@ -7,7 +7,7 @@ import numpy as np
 from numba import int64, types, uint8, uint32, void
 from numba.cpython.unsafe.numbers import leading_zeros
 
-from sigmatrace.kernel import I4R, I8R, U1R, U4R, U8R, U8R2, U8W2, kernel
+from sigmatrace.kernel import I4R, I8R, U1R, U4R, U8R, U8R2, U8W, U8W2, kernel
 
 # OpFlag and SIZE_BITS_UNKNOWN of trace_format: a cached kernel does not see a change elsewhere.
 _SIZE_UNKNOWN, _NESTED, _SIZE_BITS_UNKNOWN = 1, 32, 255
@@ -100,7 +100,7 @@ def bin_kernel(t_ns, first_bin, shift, proc, layer, op, flags, size_bytes, start
             operation counts the same bytes.
         size_bytes: ``(n,)`` u8.
         start: As in ``size_kernel``.
-        table: As there. Keys: bin (27 bits), process + 1 (25), layer (4), operation (8), from the
+        table: As there. Keys: process + 1 (25 bits), layer (4), operation (8), bin (27), from the
             highest bit down.
 
     Returns:
@@ -113,9 +113,9 @@ def bin_kernel(t_ns, first_bin, shift, proc, layer, op, flags, size_bytes, start
     for i in range(start, t_ns.size):
         if flags[i] & _NESTED:
             continue
-        key = np.uint64((t_ns[i] >> shift) - first_bin) << np.uint64(37)
-        key |= np.uint64(np.int64(proc[i]) + 1) << np.uint64(12)
-        key |= (np.uint64(layer[i]) << np.uint64(8)) | np.uint64(op[i])
+        key = np.uint64(np.int64(proc[i]) + 1) << np.uint64(39)
+        key |= (np.uint64(layer[i]) << np.uint64(35)) | (np.uint64(op[i]) << np.uint64(27))
+        key |= np.uint64((t_ns[i] >> shift) - first_bin)
         slot = latest[op[i] & np.uint8(15)]
         if table[slot, 0] != key + np.uint64(1):
             slot = _slot(key, table)
@@ -181,12 +181,10 @@ def _size_cells(channel, op, flags, size_bytes, low, low_op, classes, operations
 
 
 @kernel()
-def _bin_cells(channel, op, flags, t_ns, low, low_op, first_bin, shift, group, wide, last, out):
-    """Write the row of ``bins`` of each operation."""
-    for i in range(channel.size):
-        at = np.uint32(np.uint32((t_ns[i] >> shift) - first_bin) * wide)
-        at += np.uint32(group[np.uint32(channel[i] - low)] + np.uint32(op[i] - low_op))
-        out[i] = last if flags[i] & _NESTED else at
+def _bin_cells(op, t_ns, low_op, first_bin, shift, bins, out):
+    """Write the row of each operation among those of its channel's process and layer."""
+    for i in range(op.size):
+        out[i] = np.uint32(op[i] - low_op) * bins + np.uint32((t_ns[i] >> shift) - first_bin)
 
 
 @kernel(
@@ -207,10 +205,10 @@ def cells_kernel(
     shift,
     classes,
     operations,
-    group,
-    wide,
-    sizes,
+    start,
     bins,
+    out_sizes,
+    out_bins,
 ):
     """Sum operations as ``size_kernel`` and ``bin_kernel`` do, in tables that have every key.
 
@@ -226,31 +224,59 @@ def cells_kernel(
         shift: As there.
         classes: Bit length of the largest size, and 2.
         operations: Numbers from the smallest to the largest operation.
-        group: ``(channels,)`` u4, by channel from ``low``: place in a bin of its first operation.
-        wide: Places in a bin.
-        sizes: ``(channels * classes * operations * 2, 2)`` u8, output, added to: count and bytes
-            by channel from ``low``, bit length of the size (the last one: not known), operation
-            from ``low_op``, and nested.
-        bins: ``(bins * wide + 1, 2)`` u8, output, added to: count and bytes by time bin and place
-            in it; the last row is of nested operations.
+        start: ``(channels,)`` u4, by channel from ``low``: row of ``out_bins`` of the first
+            operation and bin of its process and layer.
+        bins: How many bins there are.
+        out_sizes: ``(channels * classes * operations * 2, 2)`` u8, output, added to: count and
+            bytes by channel from ``low``, bit length of the size (the last one: not known),
+            operation from ``low_op``, and nested.
+        out_bins: ``(groups * operations * bins + 1, 2)`` u8, output, added to: count and bytes by
+            process and layer, operation, and time bin; the last row is of nested operations.
 
-    Any order. Complexity O(n).
+    Any order. Complexity O(n). What depends on the channel is looked up while summing up: a
+    processor that gathers several values at a time takes longer for it than for all the rest.
     """
     size_at, bin_at = np.empty(_BLOCK, np.uint32), np.empty(_BLOCK, np.uint32)
-    last = np.uint32(bins.shape[0] - 1)
-    for start in range(0, channel.size, _BLOCK):
-        stop = start + _BLOCK
-        c, o, f, size = (
-            channel[start:stop],
-            op[start:stop],
-            flags[start:stop],
-            size_bytes[start:stop],
-        )
+    last = np.uint64(out_bins.shape[0] - 1)
+    for begin in range(0, channel.size, _BLOCK):
+        stop = begin + _BLOCK
+        c, o, f = channel[begin:stop], op[begin:stop], flags[begin:stop]
+        size = size_bytes[begin:stop]
         _size_cells(c, o, f, size, low, low_op, classes, operations, size_at)
-        t = t_ns[start:stop]
-        _bin_cells(c, o, f, t, low, low_op, first_bin, shift, group, wide, last, bin_at)
+        _bin_cells(o, t_ns[begin:stop], low_op, first_bin, shift, bins, bin_at)
         for i in range(c.size):
-            sizes[size_at[i], 0] += np.uint64(1)
-            sizes[size_at[i], 1] += size[i]
-            bins[bin_at[i], 0] += np.uint64(1)
-            bins[bin_at[i], 1] += size[i]
+            at = np.uint64(size_at[i])
+            cell = np.uint64(bin_at[i] + start[np.uint64(c[i] - low)])
+            cell = last if at & np.uint64(1) else cell
+            out_sizes[at, 0] += np.uint64(1)
+            out_sizes[at, 1] += size[i]
+            out_bins[cell, 0] += np.uint64(1)
+            out_bins[cell, 1] += size[i]
+
+
+@kernel(int64(U8R2, U8R, U8W, U8W2))
+def used_kernel(cells, head, out_key, out):
+    """Collect the used rows of a table of ``cells_kernel``.
+
+    Args:
+        cells: ``(heads * wide, 2)`` u8, or more rows, which are left out: count and bytes.
+        head: ``(heads,)`` u8, ascending: key of the first one of each ``wide`` rows; the others'
+            keys follow it.
+        out_key: ``(heads * wide,)`` u8, output.
+        out: ``(heads * wide, 3)`` u8, output: ``stages.sums.Sums.sums``.
+
+    Returns:
+        The number of rows written, keys ascending. Complexity O(heads * wide).
+    """
+    wide = cells.shape[0] // max(head.size, 1)
+    used = 0
+    for first in range(head.size):
+        for k in range(wide):
+            count, total = cells[first * wide + k, 0], cells[first * wide + k, 1]
+            if count:
+                out_key[used] = head[first] + np.uint64(k)
+                out[used, 0] = count
+                out[used, 1] = total & np.uint64(0xFFFFFFFF)
+                out[used, 2] = total >> np.uint64(32)
+                used += 1
+    return used

@@ -60,8 +60,8 @@ def expected(rows):
         sizes[key] = sizes[key][0] + 1, sizes[key][1] + size
         if not flags & OpFlag.NESTED:
             layer = layer if layer in list(Layer) else 0
-            low = (proc + 1) << 12 | layer << 8 | op
-            key = ((t >> shift) - (min(times) >> shift)) << 37 | low
+            key = (proc + 1) << 39 | layer << 35 | op << 27
+            key |= (t >> shift) - (min(times) >> shift)
             bins[key] = bins[key][0] + 1, bins[key][1] + size
     return sizes, bins, (shift, min(times) >> shift, max(times) >> shift)
 

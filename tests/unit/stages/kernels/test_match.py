@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 from collections import defaultdict
 from itertools import pairwise
 
@@ -81,7 +82,28 @@ RUN_ROW = st.tuples(
 
 @given(st.lists(RUN_ROW, max_size=60), st.lists(st.booleans(), min_size=4, max_size=4))
 def test_runs_and_their_union_are_the_sets_of_ordinals(rows, used):
-    """Channel c belongs to group c // 2; ordinals repeat, skip and come in any order."""
+    """Ordinals repeat, skip and come in any order."""
+    check_runs(rows, used)
+
+
+def test_long_runs_with_a_disturbance_here_and_there():
+    """More than one block of the kernel, most rows of which just continue."""
+    chance = random.Random(3)
+    at = {(c, o): [chance.choice([0, 2**32 - 50]), 0] for c in range(4) for o in (1, 2)}
+    rows = []
+    for _ in range(5000):
+        c, o = chance.randrange(4), chance.randint(1, 2)
+        place, posted = at[c, o]
+        gap = chance.choice([2, -2, 0]) if chance.random() < 0.01 else 1
+        at[c, o] = (place + gap) % 2**32, max(posted + chance.choice([0, 1, 3, 3, gap - 1]), 0)
+        flags = chance.choice([1, 2, 8, 32]) if chance.random() < 0.01 else 4
+        size = 2**32 if chance.random() < 0.01 else chance.randrange(2**32)
+        rows.append((c, o, flags, posted, place, size))
+    check_runs(rows, [True, False, True, True])
+
+
+def check_runs(rows, used):
+    """Channel c belongs to group c // 2."""
     channel, op, flags, aux, ordinal, size = columns(
         rows, np.uint32, np.uint8, np.uint8, np.uint32, np.uint32, np.uint64
     )

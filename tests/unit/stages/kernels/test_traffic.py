@@ -78,7 +78,7 @@ def test_bins_match_a_dict(rows, shift):
     want = defaultdict(lambda: [0, 0])
     for t, proc, layer, op, flags, size in moved:
         if flags < 32:
-            key = ((t >> shift) - (base >> shift)) << 37 | (proc + 1) << 12 | layer << 8 | op
+            key = (proc + 1) << 39 | layer << 35 | op << 27 | (t >> shift) - (base >> shift)
             want[key][0] += 1
             want[key][1] += size
     assert got.key.tolist() == sorted(want)
