@@ -134,7 +134,7 @@ class Depths:
     def _depth(self, qp: int) -> _Events:
         rows = np.concatenate(list(self._rows(qp)))
         t_ns, code = np.ascontiguousarray(rows[:, 0]), np.ascontiguousarray(rows[:, 1])
-        order = np.arange(t_ns.size)
+        order = np.arange(t_ns.size, dtype=np.uint32)
         sort_rows(order, t_ns, np.zeros_like(t_ns), (code & 1).astype(np.uint8))
         out_t, out_depth = np.empty_like(t_ns), np.empty_like(t_ns)
         used = outstanding_kernel(order, t_ns, code, out_t, out_depth)

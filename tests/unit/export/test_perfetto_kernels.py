@@ -60,7 +60,7 @@ class Encoded:
             return np.array([row.get(key, default) for row in rows], dtype)
 
         begin, length = column("begin", "i8"), column("length", "i8")
-        order = np.arange(n)
+        order = np.arange(n, dtype=np.uint32)
         sort_rows(order, begin, length, column("depth", "u1"))
         self.order = order.tolist()
         self.out = np.full(n * row_bytes + SLACK_BYTES, 0xEE, np.uint8)
