@@ -41,7 +41,7 @@ def save_queues(path: Path, part: Partition, tracks: Tracks) -> None:
     posts = _events(part, "requests", 0, tracks)
     ends = _events(part, "cqes", 1, tracks)
     qp, t_ns, code = (np.concatenate(both) for both in zip(posts, ends, strict=True))
-    order, starts = group_rows(qp.astype(np.uint32), tracks.qps.keys.size)
+    order, starts = group_rows(qp.astype(np.uint32), 0, tracks.qps.keys.size)
     counts = np.diff(starts)
     used = np.flatnonzero(counts)
     with path.open("wb") as file:

@@ -12,12 +12,14 @@ from sigmatrace.kernel import I8R, I8W, U1R, U4R, U4W, kernel
 _RUN = 16
 
 
-@kernel(types.Tuple((U4W, I8W))(U4R, types.int64))
-def group_rows(key, keys):
+@kernel(types.Tuple((U4W, I8W))(U4R, types.int64, types.int64))
+def group_rows(key, first, keys):
     """Return the row numbers grouped by key, and where each group begins.
 
     Args:
-        key: u4[n], each below ``keys``; quick where equal ones stand together.
+        key: u4[n], each from ``first`` on, and less than ``keys`` above it; ascending ones are
+            quick.
+        first: The smallest key.
         keys: How many keys there are.
 
     Returns:
@@ -33,18 +35,18 @@ def group_rows(key, keys):
             order[row] = row
         at = 0
         for k in range(keys):
-            while at < key.size and key[at] == k:
+            while at < key.size and key[at] == first + k:
                 at += 1
             starts[k + 1] = at
         return order, starts
     for row in range(key.size):
-        starts[key[row] + 1] += 1
+        starts[key[row] - first + 1] += 1
     for k in range(keys):
         starts[k + 1] += starts[k]
     at = starts[:-1].copy()
     for row in range(key.size):
-        order[at[key[row]]] = row
-        at[key[row]] += 1
+        order[at[key[row] - first]] = row
+        at[key[row] - first] += 1
     return order, starts
 
 

@@ -16,6 +16,7 @@ from sigmatrace.export.kernels.heap import pop, push
 from sigmatrace.export.kernels.wire import (
     PADDED_BYTES,
     load,
+    lowest,
     put_padded,
     put_varint,
     store,
@@ -195,22 +196,24 @@ def _describe(row, at, out, stat, columns, arguments, iids, listed):
     name, shown, flow = columns
     store(out, at, np.uint8(0x50))
     at = _id(out, at + 1, stat, 0, name[row], iids, listed)
-    bits = shown[row]
-    for k in range(arguments.shape[0]):
-        if bits >> k & 1:
-            store(out, at, arguments[k, 0])
-            end = at + arguments[k, 1]
-            how = arguments[k, 2]
+    bits = np.uint64(shown[row]) & np.uint64(SINK - 1)
+    while bits:
+        k = lowest(bits)
+        bits &= bits - np.uint64(1)
+        store(out, at, arguments[k, 0])
+        end = at + arguments[k, 1]
+        how = arguments[k, 2]
+        if how != FLAG:
+            value = load(arguments[k, 3], row, arguments[k, 4])
             if how == NUMBER:
-                end = put_varint(out, end, load(arguments[k, 3], np.int64(row)))
-            elif how == TEXT:
-                key = load(arguments[k, 3], np.int64(row))
-                end = _id(out, end, stat, 1, key, iids, listed)
-            store(out, at + 1, np.uint8(end - at - 2))
-            at = end
+                end = put_varint(out, end, value)
+            else:
+                end = _id(out, end, stat, 1, value, iids, listed)
+        store(out, at + 1, np.uint8(end - at - 2))
+        at = end
     if flow[row] != 0:
         # Field 47 ``flow_ids`` at the source, 48 ``terminating_flow_ids`` at the sink.
-        is_sink = bits >> _SINK_BIT
+        is_sink = shown[row] >> _SINK_BIT
         stat[FLOW_STARTS] += 1 - is_sink
         stat[FLOW_ENDS] += is_sink
         store(out, at, np.uint16(0x02F9 + is_sink * (0x0381 - 0x02F9)))
@@ -274,9 +277,9 @@ def encode_track(
         length: i8[n], ns; 0 or less: an instant.
         columns: Arrays of n: ``name`` u4, key of what the row is called; ``shown`` u2, bit k for
             argument k, ``SINK``; ``flow`` u8, 0 = none.
-        arguments: i8[a, 4]: the bytes before an argument's value as a little-endian number (the
+        arguments: i8[a, 5]: the bytes before an argument's value as a little-endian number (the
             second one, the length, is set here), how many they are, ``NUMBER``, ``TEXT`` or
-            ``FLAG``, and the address of the values, u8[n].
+            ``FLAG``, the address of the values, unsigned, and how many bytes each has.
         base: Unix ns; rows that begin before it are counted.
         border: Unix ns, see above.
         lane_uuid: Number of the first lane's track.
@@ -284,13 +287,13 @@ def encode_track(
         sequence: u8[2], the encoded field ``trusted_packet_sequence_id`` as a little-endian
             number, and how many bytes it has.
         out: u1[>= m * (ROW_BYTES + a * ARGUMENT_BYTES) + SLACK_BYTES], gets the packets.
-        borders: i8[>= m] three times, gets of the border slices: the place of the track number
+        borders: i8[>= slices] three times, gets of the border slices: the place of the track number
             in the begin packet, in the end packet, and the begin in Unix ns.
         iids: i4[] twice, by name and by text: room for interning ids; all 0 at first, and again
             on return.
         listed: i8[] twice, gets the keys of names and texts in the order of their ids.
-        room: ``stat`` i8[STATS], gets the totals, see the constants of this module; then i8[>= m]
-            to work in: one, a pair, a pair.
+        room: ``stat`` i8[STATS], gets the totals, see the constants of this module; then
+            i8[>= slices] to work in: one, a pair, a pair.
 
     The first packet's time is a padded varint at ``FIRST_AT``; the others' are relative to the
     packet before.
@@ -298,6 +301,8 @@ def encode_track(
     stat, free, heap, stack = room
     stat[:] = 0
     stat[FIRST_AT] = 3
+    while stat[EARLY] < order.size and begin[order[stat[EARLY]]] < base:
+        stat[EARLY] += 1
     at = now = np.int64(0)
     for i in range(order.size):
         row = order[i]
@@ -312,10 +317,9 @@ def encode_track(
             at = _head(out, start, t - now, sequence, kind)
         event = at - 4
         now = t
-        stat[EARLY] += t < base
-        stat[SLICES] += is_slice
         noted = stat[BORDERS]
         if is_slice:
+            stat[SLICES] += 1
             stop = t + length[row]
             at = _place(
                 t, stop, at, out, stat, border, lane_uuid, nests, stack, heap, free, borders

@@ -29,9 +29,11 @@ def test_a_long_nearly_sorted_track_is_sorted():
     assert order.tolist() == np.argsort(begin, kind="stable").tolist()
 
 
-@given(st.lists(st.integers(0, 6)))
-def test_grouping_keeps_the_order_within_a_group(keys):
-    order, starts = group_rows(np.array(keys, np.uint32), 7)
+@given(st.lists(st.integers(0, 6)), st.booleans(), st.sampled_from([0, 3, 2**32 - 7]))
+def test_grouping_keeps_the_order_within_a_group(keys, is_ascending, first):
+    keys = sorted(keys) if is_ascending else keys
+    order, starts = group_rows(np.array(keys, np.uint32) + np.uint32(first), first, 7)
+    assert (len(starts), starts[0], starts[-1]) == (8, 0, len(keys))
     for key in range(7):
         mine = order[starts[key] : starts[key + 1]].tolist()
         assert mine == [row for row, k in enumerate(keys) if k == key]
