@@ -113,6 +113,13 @@ def _is_before(time, place, other_time, other_place):
     return time < other_time or (time == other_time and place < other_place)
 
 
+@kernel()
+def _head(heads, h):
+    end = np.uint64(heads[h, KEY] & 1)
+    low, gaps = np.uint64(heads[h, LOW]), np.uint64(heads[h, GAPS])
+    return end, heads[h, TIME], heads[h, PLACE], low, heads[h, COUNT], gaps
+
+
 @kernel(types.UniTuple(types.int64, 2)(I8R2, I8R, U2R))
 def count_arrows(heads, at, ends):
     """Count the messages with an arrow, and those with both ends but none.
@@ -131,18 +138,18 @@ def count_arrows(heads, at, ends):
     arrows = backwards = 0
     least, most = _STRETCH, -1
     for h in range(heads.shape[0]):
-        end, place, word = heads[h, KEY] & 1, heads[h, PLACE], at[h]
-        for i in range(heads[h, COUNT]):
-            k = np.int64(ends[word + 2]) if heads[h, GAPS] else heads[h, LOW] + i
-            t = heads[h, TIME] + (np.int64(ends[word]) | np.int64(ends[word + 1]) << 16)
-            word += 2 + heads[h, GAPS]
-            is_first = places[end, k] < 0
-            if is_first or end != _is_before(t, place, times[end, k], places[end, k]):
+        end, time, place, low, count, gaps = _head(heads, h)
+        word = np.uint64(at[h])
+        for i in range(count):
+            k = np.uint64(ends[word + np.uint64(2)]) if gaps else low + np.uint64(i)
+            t = time + (np.int64(ends[word]) | np.int64(ends[word + np.uint64(1)]) << 16)
+            word += np.uint64(2) + gaps
+            if places[end, k] < 0 or end != _is_before(t, place, times[end, k], places[end, k]):
                 times[end, k], places[end, k] = t, place
-            least, most = min(least, k), max(most, k)
+            least, most = min(least, np.int64(k)), max(most, np.int64(k))
         if h + 1 < heads.shape[0] and (heads[h + 1, KEY] ^ heads[h, KEY]) <= 1:
             continue
-        for k in range(least, most + 1):
+        for k in range(np.uint64(least), np.uint64(most + 1)):
             if places[0, k] >= 0 and places[1, k] >= 0:
                 shown = _is_before(times[0, k], places[0, k], times[1, k], places[1, k])
                 arrows += shown
