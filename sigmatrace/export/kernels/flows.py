@@ -53,7 +53,7 @@ def number_ends(order, starts, flow, shown, t, table, of_row, heads):
     for track in range(starts.size - 1):
         before = last
         now, direction, is_mixed = np.int64(0), np.int64(-1), False
-        for i in range(starts[track], starts[track + 1]):
+        for i in range(np.uint64(starts[track]), np.uint64(starts[track + 1])):
             row = order[i]
             if flow[row] == 0:
                 of_row[i] = 0
@@ -73,7 +73,7 @@ def number_ends(order, starts, flow, shown, t, table, of_row, heads):
             if not fits or np.uint64(now - heads[own, TIME]) >= np.uint64(1 << 32):
                 last += np.uint32(1)
                 table[slot] = own = last
-                heads[own] = key, now, i, low, 0, 0
+                heads[own] = key, now, np.int64(i), low, 0, 0
             if low != heads[own, LOW] + heads[own, COUNT]:
                 heads[own, GAPS] = 1
             heads[own, COUNT] += 1
