@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sigmatrace.export import rooms
 from sigmatrace.export.kernels import flows as kernel
 
 ENDS = "perfetto-ends"
@@ -101,8 +100,7 @@ def count(heads: Sequence[np.ndarray], places: Sequence[int], path: Path) -> dic
 def _numbered(source: Written) -> tuple[np.ndarray, np.ndarray]:
     """Return which head the end of each row has, and the heads."""
     of_row = np.empty(source.order.size, np.uint32)
-    size = 8 * kernel.HEAD * (source.order.size + 1)
-    heads = rooms.take(size)[:size].view(np.int64).reshape(-1, kernel.HEAD)
+    heads = np.empty((source.order.size + 1, kernel.HEAD), np.int64)
     used = kernel.number_ends(*source, np.zeros(_KEYS, np.uint32), of_row, heads)
     return of_row, heads[:used].copy()
 

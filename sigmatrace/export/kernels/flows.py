@@ -115,6 +115,7 @@ def _is_before(time, place, other_time, other_place):
 
 @kernel()
 def _head(heads, h):
+    """Return a head's numbers; unsigned ones as numba asks others whether they count backwards."""
     end = np.uint64(heads[h, KEY] & 1)
     low, gaps = np.uint64(heads[h, LOW]), np.uint64(heads[h, GAPS])
     return end, heads[h, TIME], heads[h, PLACE], low, heads[h, COUNT], gaps
@@ -136,7 +137,7 @@ def count_arrows(heads, at, ends):
     times = np.zeros((2, _STRETCH), np.int64)
     places = np.full((2, _STRETCH), -1, np.int64)
     arrows = backwards = 0
-    least, most = _STRETCH, -1
+    least, most = np.int64(_STRETCH), np.int64(-1)
     for h in range(heads.shape[0]):
         end, time, place, low, count, gaps = _head(heads, h)
         word = np.uint64(at[h])
@@ -155,5 +156,5 @@ def count_arrows(heads, at, ends):
                 arrows += shown
                 backwards += not shown
             places[0, k] = places[1, k] = -1
-        least, most = _STRETCH, -1
+        least, most = np.int64(_STRETCH), np.int64(-1)
     return arrows, backwards

@@ -33,11 +33,11 @@ def group_rows(key, first, keys):
     if is_grouped:
         for row in range(key.size):
             order[row] = row
-        at = 0
+        stop = 0
         for k in range(keys):
-            while at < key.size and key[at] == first + k:
-                at += 1
-            starts[k + 1] = at
+            while stop < key.size and key[stop] == first + k:
+                stop += 1
+            starts[k + 1] = stop
         return order, starts
     for row in range(key.size):
         starts[key[row] - first + 1] += 1
