@@ -237,7 +237,7 @@ class PerfettoExporter(Exporter):
             doorbells, records["doorbells_twice"] = doorbell_rows(shown["doorbells"], tracks)
             records["doorbell_records"] = writer.write(doorbells) - records["doorbells_twice"]
             records["kernel_records"] = writer.write(kernel_rows(shown["kernels"], run, tracks))
-        heads, ends = flows.collect(writer.written, base_ns)
+        heads, ends = flows.collect(writer.written)
         queues = f"perfetto-{part.number:06d}.queues"
         if self._is_first:
             save_queues(staging / queues, part, tracks)

@@ -49,7 +49,7 @@ def operations(part: Partition, run: Run, tracks: Tracks) -> Rows:
     peers = run.tables["processes"].column("label").to_pylist()
     size = part.tables["ops"].num_rows
     name, shown = np.empty(size, np.uint32), np.empty(size, np.uint16)
-    peer, why = np.empty(size, np.uint64), np.empty(size, np.uint64)
+    peer, why = np.empty(size, np.uint32), np.empty(size, np.uint32)
     keys = ("proc", "src_proc", "dst_proc", "op", "call", "fate", "flags")
     given = [part.column("ops", key) for key in keys]
     described: list[Any] = [*given, len(peers), name, shown, peer, why]
@@ -59,7 +59,8 @@ def operations(part: Partition, run: Run, tracks: Tracks) -> Rows:
     values, arguments = (part.column("ops", "size_bytes"), peer, why), _OPERATION
     flow, texts = part.column("ops", "flow"), len(peers) + _FATES
     unsure = (part.column("ops", "lossy") > 0) | has_flag(part, OpFlag.ORDER_UNCERTAIN)
-    shown |= (unsure & (flow != 0)).astype(np.uint16) << _UNCERTAIN
+    if unsure.any():
+        shown |= (unsure & (flow != 0)).astype(np.uint16) << _UNCERTAIN
     if tracks.qps.keys.size:
         shown, flow, posted = _posted(part, tracks, shown, texts)
         values, arguments, texts = (*values, *posted), _POSTED, texts + _OPS
@@ -121,9 +122,9 @@ def _posted(
     if silent.size:
         flow = flow.copy()
         flow[silent] = arrow_ids(part, silent)
-    op, position = (part.column("ops", name).astype(np.uint64) for name in ("op", "aux"))
+    op = part.column("ops", "op").astype(np.uint32) + np.uint32(texts)
     # Flags come last, and have no value.
-    return bits, flow, [op + np.uint64(texts), qpn, position]
+    return bits, flow, [op, qpn, part.column("ops", "aux")]
 
 
 def completions(part: Partition, tracks: Tracks) -> Rows:
@@ -142,7 +143,7 @@ def completions(part: Partition, tracks: Tracks) -> Rows:
         name=op.astype(np.uint32),
         shown=shown.astype(np.uint16),
         flow=none.astype(np.uint64),
-        values=(size, status.astype(np.uint64)),
+        values=(size, status.astype(np.uint32)),
         arguments=_COMPLETION,
         name_text=lambda key: f"{op_text(key)} completed",
         value_text=lambda key: str(statuses[key]),

@@ -9,6 +9,7 @@ import numpy as np
 
 from sigmatrace.export import perfetto_packets as packets
 from sigmatrace.export.amounts import INITIATORS
+from sigmatrace.export.kernels.order import group_rows
 from sigmatrace.export.kernels.packets import COUNTER_BYTES, encode_counters
 from sigmatrace.export.kernels.wire import SLACK_BYTES
 from sigmatrace.export.perfetto_targets import silent_targets
@@ -26,6 +27,7 @@ AMOUNT = np.dtype([("stream", "i8"), ("begin_ns", "i8"), ("size_bytes", "f8")])
 """Bytes of a queue pair and direction (``2 * queue pair + direction``) from a time on, in a bin."""
 
 _BIN_SHIFT_MIN = 10
+_LAYER_BITS = 8
 
 
 @dataclass
@@ -74,13 +76,15 @@ def traffic_counters(run: Run, tracks: Tracks, uuid: int) -> Counters:
     )
     direction = _direction(run.column("timeline", "op"))
     size_bytes = run.column("timeline", "size_bytes").astype(np.float64)
-    stream = direction << 40 | proc << 8 | layer
+    processes = run.tables["processes"].num_rows
+    stream = (direction * processes + proc) << _LAYER_BITS | layer
 
     def described(stream: int) -> tuple[str, int]:
-        name = f"{layer_text(stream & 0xFF)} {DIRECTIONS[stream >> 40]}"
-        return name, tracks.number(Track.PROCESS, stream >> 8 & 0xFFFFFFFF)
+        way, proc = divmod(stream >> _LAYER_BITS, processes)
+        name = f"{layer_text(stream % (1 << _LAYER_BITS))} {DIRECTIONS[way]}"
+        return name, tracks.number(Track.PROCESS, proc)
 
-    use = direction >= 0
+    use = (direction >= 0) & (proc >= 0)
     return _rates(run, stream[use], bins[use], size_bytes[use], described, uuid)
 
 
@@ -193,32 +197,48 @@ def _rates(
 
     Args:
         run: The run with the facts ``timeline_ns`` and ``bin_ns``.
-        stream: i8[n], any number.
-        bins: i8[n], below 2^32.
+        stream: i8[n], small numbers.
+        bins: i8[n], likewise.
         size_bytes: f8[n].
         described: From a stream to the name of its counter, and the track that it stands below.
         uuid: Number of the first counter.
     """
     begin_ns, bin_ns = run.fact_ns("timeline_ns"), run.fact_ns("bin_ns")
-    streams, which = np.unique(stream, return_inverse=True)
-    places, place = np.unique(which << 32 | bins, return_inverse=True)
-    rate = np.bincount(place, size_bytes, places.size) * 1e9 / bin_ns
-    gaps = np.setdiff1d(places + 1, places, assume_unique=True)
-    at = np.concatenate([places, gaps])
-    value = np.concatenate([rate, np.zeros(gaps.size)])
-    order = np.argsort(at, kind="stable")
-    at = at[order]
+    streams, place, size_bytes = _by_place(stream, bins, size_bytes)
+    is_first = np.diff(place, prepend=-1) != 0
+    places = place[is_first]
+    rate = np.bincount(np.cumsum(is_first) - 1, size_bytes, places.size) * 1e9 / bin_ns
+    is_last = np.diff(places, append=-1) != 1
+    row = np.arange(places.size) + np.cumsum(is_last) - is_last
+    at = np.empty(places.size + np.count_nonzero(is_last), np.int64)
+    value = np.zeros(at.size)
+    at[row], value[row] = places, rate
+    at[row[is_last] + 1] = places[is_last] + 1
     t_ns = begin_ns + (at & 0xFFFFFFFF) * bin_ns
     # The run begins inside its first bin; the trace's zero is not to be moved by that.
     base_ns = run.fact_ns("base_ns")
     t_ns[(t_ns < base_ns) & (t_ns + bin_ns > base_ns)] = base_ns
-    names = [described(number) for number in streams.tolist()]
+    names = [described(number) for number in streams]
     tracks = b"".join(
         packets.track(uuid + k, packets.counter("B/s"), name=name, parent=parent)
         for k, (name, parent) in enumerate(names)
     )
     parents = [parent for _, parent in names]
-    return Counters(uuid + (at >> 32), t_ns, value[order], tracks, parents, uuid + len(names))
+    return Counters(uuid + (at >> 32), t_ns, value, tracks, parents, uuid + len(names))
+
+
+def _by_place(
+    stream: np.ndarray, bins: np.ndarray, size_bytes: np.ndarray
+) -> tuple[list[int], np.ndarray, np.ndarray]:
+    """Return the streams; then stream (its place among them) << 32 | bin, ascending, and bytes."""
+    if np.any(bins[1:] < bins[:-1]):
+        order = np.argsort(bins, kind="stable")
+        stream, bins, size_bytes = stream[order], bins[order], size_bytes[order]
+    order, starts = group_rows(stream.astype(np.uint32), 0, int(stream.max(initial=-1)) + 1)
+    counts = np.diff(starts)
+    used = np.flatnonzero(counts)
+    which = np.repeat(np.arange(used.size), counts[used])
+    return used.tolist(), which << 32 | bins[order], size_bytes[order]
 
 
 def mark_counters(

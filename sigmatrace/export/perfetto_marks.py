@@ -123,7 +123,7 @@ def _pair(
     length = np.zeros(marks.size, np.int64)
     is_open = np.zeros(marks.size, bool)
     zeros = np.zeros(marks.size, np.uint8)
-    order, starts = group_rows(marks["thread"].copy(), tracks.run.tables["threads"].num_rows)
+    order, starts = group_rows(marks["thread"].copy(), 0, tracks.run.tables["threads"].num_rows)
     is_stray = kind == MarkKind.END
     for thread in np.flatnonzero(np.diff(starts)).tolist():
         mine = order[starts[thread] : starts[thread + 1]]

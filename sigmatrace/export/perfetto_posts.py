@@ -55,7 +55,7 @@ def post_rows(part: Partition, run: Run, tracks: Tracks) -> Rows:
         name=row["op"].astype(np.uint32),
         shown=shown,
         flow=np.zeros(mine.size, np.uint64),
-        values=(*_carried(part, mine), np.maximum(other, 0).astype(np.uint64)),
+        values=(*_carried(part, mine), np.maximum(other, 0).astype(np.uint32)),
         arguments=_OPERATION,
         name_text=op_text,
         value_text=peers.__getitem__,
@@ -89,7 +89,7 @@ def by_peer_rows(part: Partition, run: Run, tracks: Tracks) -> Rows:
 def _carried(part: Partition, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return size and position of operations."""
     size, position = (part.column("ops", name)[rows] for name in ("size_bytes", "aux"))
-    return size, position.astype(np.uint64)
+    return size, position
 
 
 def targets_not_known(part: Partition, tracks: Tracks) -> int:

@@ -41,7 +41,7 @@ def save_queues(path: Path, part: Partition, tracks: Tracks) -> None:
     posts = _events(part, "requests", 0, tracks)
     ends = _events(part, "cqes", 1, tracks)
     qp, t_ns, code = (np.concatenate(both) for both in zip(posts, ends, strict=True))
-    order, starts = group_rows(qp.astype(np.uint32), tracks.qps.keys.size)
+    order, starts = group_rows(qp.astype(np.uint32), 0, tracks.qps.keys.size)
     counts = np.diff(starts)
     used = np.flatnonzero(counts)
     with path.open("wb") as file:
@@ -134,7 +134,7 @@ class Depths:
     def _depth(self, qp: int) -> _Events:
         rows = np.concatenate(list(self._rows(qp)))
         t_ns, code = np.ascontiguousarray(rows[:, 0]), np.ascontiguousarray(rows[:, 1])
-        order = np.arange(t_ns.size)
+        order = np.arange(t_ns.size, dtype=np.uint32)
         sort_rows(order, t_ns, np.zeros_like(t_ns), (code & 1).astype(np.uint8))
         out_t, out_depth = np.empty_like(t_ns), np.empty_like(t_ns)
         used = outstanding_kernel(order, t_ns, code, out_t, out_depth)

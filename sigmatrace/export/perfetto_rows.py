@@ -41,20 +41,20 @@ class Argument:
 
 
 def argument_table(arguments: Sequence[Argument], values: Sequence[np.ndarray]) -> np.ndarray:
-    """Return what ``encode_track`` must know of arguments, i8[a, 4]; the first has the iid 1.
+    """Return what ``encode_track`` must know of arguments, i8[a, 5]; the first has the iid 1.
 
     The table holds the addresses of ``values``: it must not outlive them.
     """
-    table = np.zeros((len(arguments), 4), np.int64)
+    table = np.zeros((len(arguments), 5), np.int64)
     for k, argument in enumerate(arguments):
         field, how = argument.kind.value
         value = packets.number(field, 1) if how == FLAG else packets.varint(field << 3)
         head = packets.block(4, packets.number(1, k + 1), value)
         table[k, :3] = int.from_bytes(head, "little"), len(head), how
     for k, column in enumerate(values):
-        if column.dtype != np.uint64 or not column.flags.c_contiguous:
-            raise TypeError(f"argument {arguments[k].name}: values are not an array of u8")
-        table[k, 3] = column.ctypes.data
+        if column.dtype.kind != "u" or not column.flags.c_contiguous:
+            raise TypeError(f"argument {arguments[k].name}: values are not an array of u1 to u8")
+        table[k, 3:] = column.ctypes.data, column.itemsize
     return table
 
 
@@ -70,7 +70,7 @@ class Rows:
         name: u4, key of a text.
         shown: u2, bit k: the row has argument k; ``kernels.packets.SINK``: its flow ends here.
         flow: u8, 0 = none.
-        values: u8 each, of the arguments that have a value.
+        values: Unsigned, of any width, of the arguments that have a value.
         arguments: What the ``values`` are, then flags; at most ``ARGUMENTS_MAX``.
         name_text: Text of a name.
         value_text: Text of a value of kind ``TEXT``, of any argument.

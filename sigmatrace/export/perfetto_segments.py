@@ -60,9 +60,9 @@ class PieceWriter:
             return 0
         before = self.counts["slices"] + self.counts["instants"]
         first = int(rows.track.min())
-        order, starts = group_rows(rows.track - np.uint32(first), int(rows.track.max()) - first + 1)
+        order, starts = group_rows(rows.track, first, int(rows.track.max()) - first + 1)
         sizes = np.diff(starts)
-        scratch = _Scratch.of(rows, int(sizes.max()))
+        scratch = _Scratch.of(rows)
         for place in np.flatnonzero(sizes).tolist():
             self._track(rows, first + place, order[starts[place] : starts[place + 1]], scratch)
         self.written.append(Written(order, starts, rows.flow, rows.shown, rows.begin_ns))
@@ -140,13 +140,14 @@ class _Scratch:
     used: int = 0
 
     @classmethod
-    def of(cls, rows: Rows, most: int) -> _Scratch:
+    def of(cls, rows: Rows) -> _Scratch:
         keys = int(rows.name.max()) + 1, rows.texts
+        slices = int(np.count_nonzero(rows.length_ns > 0))
         arguments = argument_table(rows.arguments, rows.values)
         row_bytes = kernel.ROW_BYTES + kernel.ARGUMENT_BYTES * len(arguments)
 
         def some() -> np.ndarray:
-            return np.empty(most, np.int64)
+            return np.empty(slices, np.int64)
 
         return cls(
             arguments,

@@ -40,5 +40,5 @@ def arrow_ids(part: Partition, rows: np.ndarray) -> np.ndarray:
 
 def has_flag(part: Partition, flag: OpFlag) -> np.ndarray:
     """Return bool[n], which operations have a flag."""
-    found: np.ndarray = part.column("ops", "flags") & flag > 0
+    found: np.ndarray = part.column("ops", "flags") & np.uint8(flag) > 0
     return found

@@ -7,6 +7,7 @@ for itself (lanes) has numbers far above.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -117,7 +118,7 @@ class Tracks:
 
     def kind(self, number: int) -> Track:
         """Return the kind of a track."""
-        return Track(int(np.searchsorted(self.first, number, side="right")) - 1)
+        return Track(bisect_right(self.first, number) - 1)
 
     def name(self, number: int) -> str:
         """Return what a user sees."""

@@ -19,7 +19,7 @@ import sys
 from types import SimpleNamespace
 import numpy as np
 from sigmatrace.export.kernels.order import group_rows
-print(*(list(map(int, one)) for one in group_rows(np.array([1, 0, 1], np.uint32), 2)), sep="|")
+print(*(list(map(int, one)) for one in group_rows(np.array([1, 0, 1], np.uint32), 0, 2)), sep="|")
 print("numba.np.linalg" in sys.modules)
 """
 """``numba.np.linalg`` is of what numba imports to compile; ``group_rows`` allocates memory."""
@@ -81,7 +81,7 @@ def test_on_one_core_nothing_is_compiled_ahead(monkeypatch):
 def test_a_kernel_keeps_its_name_and_text():
     assert order.sort_rows.__name__ == "sort_rows"
     assert "stable" in order.sort_rows.__doc__
-    found = order.group_rows(np.array([0, 0], np.uint32), 1)
+    found = order.group_rows(np.array([0, 0], np.uint32), 0, 1)
     assert [one.tolist() for one in found] == [[0, 1], [0, 2]]
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
-from sigmatrace.kernel import I8R, I8W, kernel
+from sigmatrace.kernel import I8R, I8W, U4R, kernel
 
 
-@kernel(types.int64(I8R, I8R, I8R, I8W, I8W))
+@kernel(types.int64(U4R, I8R, I8R, I8W, I8W))
 def outstanding_kernel(order, t, code, out_t, out_depth):
     """Return how many requests of one queue were posted and not completed, over time.
 
@@ -19,7 +19,7 @@ def outstanding_kernel(order, t, code, out_t, out_depth):
     row nothing counts as outstanding.
 
     Args:
-        order: ``(n,)`` i8, row numbers by time, of equal times posts first.
+        order: ``(n,)`` u4, row numbers by time, of equal times posts first.
         t: ``(n,)`` i8, ns.
         code: ``(n,)`` i8, position << 1, and 1 for a completion, which ends all up to its position.
         out_t: ``(n,)`` i8 or more, output, ascending and distinct.

@@ -7,32 +7,46 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
-from sigmatrace.kernel import I8R, I8W, U1R, U4R, kernel
+from sigmatrace.kernel import I8R, I8W, U1R, U4R, U4W, kernel
 
 _RUN = 16
 
 
-@kernel(types.Tuple((I8W, I8W))(U4R, types.int64))
-def group_rows(key, keys):
+@kernel(types.Tuple((U4W, I8W))(U4R, types.int64, types.int64))
+def group_rows(key, first, keys):
     """Return the row numbers grouped by key, and where each group begins.
 
     Args:
-        key: u4[n], each below ``keys``.
+        key: u4[n], each from ``first`` on, and less than ``keys`` above it; ascending ones are
+            quick.
+        first: The smallest key.
         keys: How many keys there are.
 
     Returns:
-        Row numbers i8[n], in their old order within a group, and offsets i8[keys + 1].
+        Row numbers u4[n], in their old order within a group, and offsets i8[keys + 1].
     """
     starts = np.zeros(keys + 1, np.int64)
+    order = np.empty(key.size, np.uint32)
+    is_grouped = True
+    for row in range(1, key.size):
+        is_grouped &= key[row - 1] <= key[row]
+    if is_grouped:
+        for row in range(key.size):
+            order[row] = row
+        stop = 0
+        for k in range(keys):
+            while stop < key.size and key[stop] == first + k:
+                stop += 1
+            starts[k + 1] = stop
+        return order, starts
     for row in range(key.size):
-        starts[key[row] + 1] += 1
+        starts[key[row] - first + 1] += 1
     for k in range(keys):
         starts[k + 1] += starts[k]
     at = starts[:-1].copy()
-    order = np.empty(key.size, np.int64)
     for row in range(key.size):
-        order[at[key[row]]] = row
-        at[key[row]] += 1
+        order[at[key[row] - first]] = row
+        at[key[row] - first] += 1
     return order, starts
 
 
@@ -48,6 +62,15 @@ def _follows(a, b, begin, length, depth):
 
 @kernel()
 def _is_sorted(order, begin, length, depth):
+    """Are the rows in order? Without branches where they follow each other, as they mostly do."""
+    first, count = np.uint64(order[0]), np.uint64(order.size)
+    if order[count - np.uint64(1)] - first == count - np.uint64(1):
+        found = True
+        for b in range(first + np.uint64(1), first + count):
+            a = b - np.uint64(1)
+            inner = (length[a] < length[b]) | ((length[a] == length[b]) & (depth[a] > depth[b]))
+            found &= (begin[a] < begin[b]) | ((begin[a] == begin[b]) & (not inner))
+        return found
     for i in range(1, order.size):
         if _follows(order[i - 1], order[i], begin, length, depth):
             return False
@@ -61,7 +84,7 @@ def _copy(source, start, count, out):
         out[k] = source[start + k]
 
 
-@kernel(types.void(I8W, I8R, I8R, U1R))
+@kernel(types.void(U4W, I8R, I8R, U1R))
 def sort_rows(order, begin, length, depth):
     """Sort row numbers in place: by begin, then longer first, then outer first; stable.
 
@@ -70,7 +93,7 @@ def sort_rows(order, begin, length, depth):
     one comparison a row.
 
     Args:
-        order: i8[m], row numbers.
+        order: u4[m], row numbers.
         begin: i8[n], ns.
         length: i8[n], ns.
         depth: u1[n], how many calls enclose the row's.
@@ -86,7 +109,7 @@ def sort_rows(order, begin, length, depth):
                 order[j] = order[j - 1]
                 j -= 1
             order[j] = row
-    left = np.empty(count, np.int64)
+    left = np.empty(count, np.uint32)
     width = _RUN
     while width < count:
         for start in range(0, count - width, 2 * width):
@@ -107,12 +130,12 @@ def sort_rows(order, begin, length, depth):
         width *= 2
 
 
-@kernel(types.UniTuple(types.int64, 2)(I8R, I8R, I8R))
+@kernel(types.UniTuple(types.int64, 2)(U4R, I8R, I8R))
 def end_range(order, begin, length):
     """Return the earliest and the latest end of the slices among some rows.
 
     Args:
-        order: i8[m], row numbers.
+        order: u4[m], row numbers.
         begin: i8[n], ns.
         length: i8[n], ns; rows of 0 or less are instants and do not count.
 
@@ -128,13 +151,13 @@ def end_range(order, begin, length):
 
 
 @kernel(
-    types.Tuple((I8W, types.int64))(I8R, U1R, U4R, types.int64, types.int64),
+    types.Tuple((I8W, types.int64))(U4R, U1R, U4R, types.int64, types.int64),
 )
 def pair_regions(order, kind, name, begin_kind, end_kind):
     """Find the end of each region of one thread: the next end of its name that is not taken.
 
     Args:
-        order: i8[m], row numbers of the thread's marks in time order.
+        order: u4[m], row numbers of the thread's marks in time order.
         kind: u1[n], kind of mark.
         name: u4[n].
         begin_kind: Kind of a begin.

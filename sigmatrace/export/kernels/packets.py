@@ -16,6 +16,7 @@ from sigmatrace.export.kernels.heap import pop, push
 from sigmatrace.export.kernels.wire import (
     PADDED_BYTES,
     load,
+    lowest,
     put_padded,
     put_varint,
     store,
@@ -29,7 +30,8 @@ NUMBER, TEXT, FLAG = 0, 1, 2
 """How an argument is written: its value, the interning id of the text that its value is the key
 of, or nothing (all is in the argument's head)."""
 
-SINK = 1 << 15
+_SINK_BIT = 15
+SINK = 1 << _SINK_BIT
 """Bit of a row's ``shown``: its flow ends here. Bit k: argument k is shown."""
 
 (
@@ -119,25 +121,21 @@ def _lane(out, at, uuid):
 
 
 @kernel()
-def _flow(out, at, flow, sink):
-    """Field 47 ``flow_ids`` at the source, 48 ``terminating_flow_ids`` at the sink."""
-    store(out, at, np.uint16(0x0381 if sink else 0x02F9))
-    store(out, at + 2, flow)
-    return at + 10
+def _id(out, at, stat, which, key, iids, listed):
+    """Write the interning id of ``key``: a new one at first sight, noted in ``listed``."""
+    if iids[which][key] == 0:
+        listed[which][stat[NAMES + which]] = key
+        stat[NAMES + which] += 1
+        iids[which][key] = stat[NAMES + which]
+    iid = iids[which][key]
+    if iid < 128:
+        store(out, at, np.uint8(iid))
+        return at + 1
+    return put_varint(out, at, np.uint64(iid))
 
 
 @kernel()
-def _intern(iids, listed, count, key):
-    """Return the interning id of ``key``: a new one at first sight, noted in ``listed``."""
-    if iids[key] == 0:
-        listed[count] = key
-        count += 1
-        iids[key] = count
-    return iids[key], count
-
-
-@kernel()
-def _drain(t, out, stat, sequence, lane_uuid, stack, heap, free, border_end_at):
+def _drain(t, at, now, out, stat, sequence, lane_uuid, stack, heap, free, border_end_at):
     """Write the ends up to time ``t``, in time order; innermost first on the main track."""
     while stat[DEPTH] > 0 or stat[HEAP] > 0:
         inner = stack[0][stat[DEPTH] - 1] if stat[DEPTH] > 0 else _NEVER
@@ -145,10 +143,10 @@ def _drain(t, out, stat, sequence, lane_uuid, stack, heap, free, border_end_at):
         stop = min(inner, beside)
         if stop > t:
             break
-        start = stat[BYTES]
-        at = _head(out, start, stop - stat[NOW], sequence, _END)
+        start = at
+        at = _head(out, start, stop - now, sequence, _END)
         event = at - 4
-        stat[NOW] = stop
+        now = stop
         if inner <= beside:
             stat[DEPTH] -= 1
             which = stack[1][stat[DEPTH]]
@@ -161,7 +159,8 @@ def _drain(t, out, stat, sequence, lane_uuid, stack, heap, free, border_end_at):
             free[stat[IDLE]] = lane
             stat[IDLE] += 1
             at = _lane(out, at, lane_uuid + lane)
-        stat[BYTES] = _close(out, start, event, at)
+        at = _close(out, start, event, at)
+    return at, now
 
 
 @kernel()
@@ -196,26 +195,30 @@ def _describe(row, at, out, stat, columns, arguments, iids, listed):
     """Write the name, the arguments and the flow of a row."""
     name, shown, flow = columns
     store(out, at, np.uint8(0x50))
-    iid, stat[NAMES] = _intern(iids[0], listed[0], stat[NAMES], np.int64(name[row]))
-    at = put_varint(out, at + 1, np.uint64(iid))
-    bits = np.int64(shown[row])
-    for k in range(arguments.shape[0]):
-        if bits >> k & 1:
-            store(out, at, arguments[k, 0])
-            end = at + arguments[k, 1]
-            how = arguments[k, 2]
+    at = _id(out, at + 1, stat, 0, name[row], iids, listed)
+    bits = np.uint64(shown[row]) & np.uint64(SINK - 1)
+    while bits:
+        k = lowest(bits)
+        bits &= bits - np.uint64(1)
+        store(out, at, arguments[k, 0])
+        end = at + arguments[k, 1]
+        how = arguments[k, 2]
+        if how != FLAG:
+            value = load(arguments[k, 3], row, arguments[k, 4])
             if how == NUMBER:
-                end = put_varint(out, end, load(arguments[k, 3], row))
-            elif how == TEXT:
-                key = np.int64(load(arguments[k, 3], row))
-                iid, stat[TEXTS] = _intern(iids[1], listed[1], stat[TEXTS], key)
-                end = put_varint(out, end, np.uint64(iid))
-            store(out, at + 1, np.uint8(end - at - 2))
-            at = end
+                end = put_varint(out, end, value)
+            else:
+                end = _id(out, end, stat, 1, value, iids, listed)
+        store(out, at + 1, np.uint8(end - at - 2))
+        at = end
     if flow[row] != 0:
-        sink = (bits & SINK) != 0
-        stat[FLOW_ENDS if sink else FLOW_STARTS] += 1
-        at = _flow(out, at, flow[row], sink)
+        # Field 47 ``flow_ids`` at the source, 48 ``terminating_flow_ids`` at the sink.
+        is_sink = shown[row] >> _SINK_BIT
+        stat[FLOW_STARTS] += 1 - is_sink
+        stat[FLOW_ENDS] += is_sink
+        store(out, at, np.uint16(0x02F9 + is_sink * (0x0381 - 0x02F9)))
+        store(out, at + 2, flow[row])
+        at += 10
     return at
 
 
@@ -231,7 +234,8 @@ _PAIR = types.UniTuple(I8W, 2)
 
 @kernel(
     types.void(
-        *(I8R,) * 3,
+        U4R,
+        *(I8R,) * 2,
         _COLUMNS,
         I8R2,
         *(types.int64,) * 4,
@@ -268,14 +272,14 @@ def encode_track(
     is noted, so that it can be chosen when all partitions are known.
 
     Args:
-        order: i8[m], row numbers, sorted by ``sort_rows``.
+        order: u4[m], row numbers, sorted by ``sort_rows``.
         begin: i8[n], Unix ns.
         length: i8[n], ns; 0 or less: an instant.
         columns: Arrays of n: ``name`` u4, key of what the row is called; ``shown`` u2, bit k for
             argument k, ``SINK``; ``flow`` u8, 0 = none.
-        arguments: i8[a, 4]: the bytes before an argument's value as a little-endian number (the
+        arguments: i8[a, 5]: the bytes before an argument's value as a little-endian number (the
             second one, the length, is set here), how many they are, ``NUMBER``, ``TEXT`` or
-            ``FLAG``, and the address of the values, u8[n].
+            ``FLAG``, the address of the values, unsigned, and how many bytes each has.
         base: Unix ns; rows that begin before it are counted.
         border: Unix ns, see above.
         lane_uuid: Number of the first lane's track.
@@ -283,50 +287,52 @@ def encode_track(
         sequence: u8[2], the encoded field ``trusted_packet_sequence_id`` as a little-endian
             number, and how many bytes it has.
         out: u1[>= m * (ROW_BYTES + a * ARGUMENT_BYTES) + SLACK_BYTES], gets the packets.
-        borders: i8[>= m] three times, gets of the border slices: the place of the track number
+        borders: i8[>= slices] three times, gets of the border slices: the place of the track number
             in the begin packet, in the end packet, and the begin in Unix ns.
         iids: i4[] twice, by name and by text: room for interning ids; all 0 at first, and again
             on return.
         listed: i8[] twice, gets the keys of names and texts in the order of their ids.
-        room: ``stat`` i8[STATS], gets the totals, see the constants of this module; then i8[>= m]
-            to work in: one, a pair, a pair.
+        room: ``stat`` i8[STATS], gets the totals, see the constants of this module; then
+            i8[>= slices] to work in: one, a pair, a pair.
 
     The first packet's time is a padded varint at ``FIRST_AT``; the others' are relative to the
     packet before.
     """
-    rows = order.size
     stat, free, heap, stack = room
     stat[:] = 0
     stat[FIRST_AT] = 3
-    for i in range(rows):
+    while stat[EARLY] < order.size and begin[order[stat[EARLY]]] < base:
+        stat[EARLY] += 1
+    at = now = np.int64(0)
+    for i in range(order.size):
         row = order[i]
         t = begin[row]
-        _drain(t, out, stat, sequence, lane_uuid, stack, heap, free, borders[1])
-        start = stat[BYTES]
+        at, now = _drain(t, at, now, out, stat, sequence, lane_uuid, stack, heap, free, borders[1])
+        start = at
         is_slice = length[row] > 0
         kind = _BEGIN if is_slice else _INSTANT
         if i == 0:
             at = _first_head(out, start, sequence, kind)
         else:
-            at = _head(out, start, t - stat[NOW], sequence, kind)
+            at = _head(out, start, t - now, sequence, kind)
         event = at - 4
-        stat[NOW] = t
-        stat[EARLY] += t < base
-        stat[SLICES if is_slice else INSTANTS] += 1
+        now = t
         noted = stat[BORDERS]
         if is_slice:
+            stat[SLICES] += 1
             stop = t + length[row]
             at = _place(
                 t, stop, at, out, stat, border, lane_uuid, nests, stack, heap, free, borders
             )
-        at = _describe(row, at, out, stat, columns, arguments, iids, listed)
-        stat[BYTES] = _close(out, start, event, at)
-        moved = stat[BYTES] - at
-        if moved:
+        open_end = _describe(row, at, out, stat, columns, arguments, iids, listed)
+        at = _close(out, start, event, open_end)
+        if at != open_end:
             stat[FIRST_AT] += i == 0
             for which in range(noted, stat[BORDERS]):
-                borders[0][which] += moved
-    _drain(_NEVER, out, stat, sequence, lane_uuid, stack, heap, free, borders[1])
+                borders[0][which] += at - open_end
+    stat[INSTANTS] = order.size - stat[SLICES]
+    at, now = _drain(_NEVER, at, now, out, stat, sequence, lane_uuid, stack, heap, free, borders[1])
+    stat[BYTES] = at
     for k in range(2):
         for i in range(stat[NAMES + k]):
             iids[k][listed[k][i]] = 0

@@ -36,15 +36,37 @@ def store(typing_context, out, at, value):
 
 
 @intrinsic
-def load(typing_context, address, index):
-    """Load element ``index`` of an array of u8 whose data is at ``address``, unchecked."""
+def _load(typing_context, address, index, kind):
+    """Load element ``index`` of an array of ``kind`` whose data is at ``address``, unchecked."""
 
     def generate(context, builder, signature, arguments):
-        number = context.get_value_type(types.uint64)
+        number = context.get_value_type(kind.dtype)
         base = builder.inttoptr(arguments[0], number.as_pointer())
         return builder.load(builder.gep(base, [arguments[1]]))
 
-    return types.uint64(types.int64, types.int64), generate
+    return kind.dtype(address, types.int64, kind), generate
+
+
+@kernel()
+def load(address, index, size):
+    """Load element ``index`` of an array of unsigned numbers of ``size`` bytes, unchecked."""
+    if size == 8:
+        return _load(address, index, np.uint64)
+    if size == 4:
+        return np.uint64(_load(address, index, np.uint32))
+    if size == 2:
+        return np.uint64(_load(address, index, np.uint16))
+    return np.uint64(_load(address, index, np.uint8))
+
+
+@intrinsic
+def lowest(typing_context, bits):
+    """Return the number of the lowest bit that is set; there must be one."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.cttz(arguments[0], context.get_constant(types.boolean, True))
+
+    return types.uint64(types.uint64), generate
 
 
 @kernel()

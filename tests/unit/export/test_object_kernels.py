@@ -14,7 +14,7 @@ def depth_of(events, first):
     t_ns = np.array([t for t, _, _ in events], np.int64)
     code = [((first + at) % 2**32) << 1 | completes for _, completes, at in events]
     out_t, out_depth = np.empty_like(t_ns), np.empty_like(t_ns)
-    order = np.arange(t_ns.size)
+    order = np.arange(t_ns.size, dtype=np.uint32)
     used = outstanding_kernel(order, t_ns, np.array(code, np.int64), out_t, out_depth)
     return list(zip(out_t[:used].tolist(), out_depth[:used].tolist(), strict=True))
 

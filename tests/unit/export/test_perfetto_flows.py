@@ -29,7 +29,7 @@ def written(tracks):
     tracks = [sorted(track, key=lambda event: event[1]) for track in tracks]
     events = [event for track in tracks for event in track][::-1]
     return flows.Written(
-        np.arange(len(events), dtype=np.int64)[::-1].copy(),
+        np.arange(len(events), dtype=np.uint32)[::-1].copy(),
         np.cumsum([0, *map(len, tracks)]),
         np.array([flow for flow, _, _ in events], np.uint64),
         np.array([SINK * sink for _, _, sink in events], np.uint16),
@@ -60,7 +60,7 @@ def plain(pieces):
 def counted(pieces, folder):
     heads, places, data = [], [], b""
     for piece in pieces:
-        mine, parts = flows.collect([written(source) for source in piece], ZERO)
+        mine, parts = flows.collect([written(source) for source in piece])
         heads.append(mine)
         places.append(len(data))
         data += b"".join(parts)
@@ -69,11 +69,11 @@ def counted(pieces, folder):
 
 
 @settings(deadline=None, max_examples=300)
-@given(pieces=PIECES, batch=st.sampled_from([1, 3, 1000]), room=st.sampled_from([1, 2, 2048]))
-def test_arrows_are_those_that_a_viewer_draws(pieces, batch, room):
+@given(pieces=PIECES, batch=st.sampled_from([1, 3, 1000]), keys=st.sampled_from([1, 2, 4096]))
+def test_arrows_are_those_that_a_viewer_draws(pieces, batch, keys):
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         patch.setattr(flows, "_BATCH_ENDS", batch)
-        patch.setattr(flows, "_ROOM", room)
+        patch.setattr(flows, "_KEYS", keys)
         assert counted(pieces, Path(name)) == plain(pieces)
 
 

@@ -49,9 +49,10 @@ class Encoded:
     """One track, encoded; rows are dicts, keys as in ``encode_track``.
 
     ``wide``: arguments of numbers come after the others, with values ``row["wide"]``.
+    ``kind``: that of the values of the others.
     """
 
-    def __init__(self, rows, border=-1, base=0, nests=1, wide=()):
+    def __init__(self, rows, border=-1, base=0, nests=1, wide=(), kind=np.uint64):
         n = len(rows)
         arguments = [*ARGUMENTS[:3], *wide, ARGUMENTS[3]]
         row_bytes = kernel.ROW_BYTES + len(arguments) * kernel.ARGUMENT_BYTES
@@ -60,7 +61,7 @@ class Encoded:
             return np.array([row.get(key, default) for row in rows], dtype)
 
         begin, length = column("begin", "i8"), column("length", "i8")
-        order = np.arange(n)
+        order = np.arange(n, dtype=np.uint32)
         sort_rows(order, begin, length, column("depth", "u1"))
         self.order = order.tolist()
         self.out = np.full(n * row_bytes + SLACK_BYTES, 0xEE, np.uint8)
@@ -76,7 +77,7 @@ class Encoded:
             for row in rows
         ]  # fmt: skip
         given = column("size_bytes", "u8"), column("peer", "i8", -1), column("note", "i8") + 64
-        values = [value.astype(np.uint64) for value in given]
+        values = [value.astype(kind) for value in given]
         values += [
             np.array([row["wide"][k] if "wide" in row else 0 for row in rows], np.uint64)
             for k in range(len(wide))
@@ -192,6 +193,18 @@ def test_rows_whose_packets_need_two_length_bytes(wide, border):
     assert [first.args[f"argument {k}"] for k in range(wide)] == signed
     assert first.args["failed"] is True and first.flow == 2**64 - 1
     assert first.track == (0 if border < 0 else 11)
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.uint32, np.uint64])
+def test_values_are_read_in_their_own_width(kind):
+    most = int(np.iinfo(kind).max)
+    rows = [{"begin": k, "size_bytes": most - k, "peer": k, "note": 3 - k} for k in range(3)]
+    found = Encoded(rows, kind=kind).slices()
+    assert [one.args for one in found] == [
+        {"size_bytes": most, "peer": "peer 0", "why": "note 3"},
+        {"size_bytes": most - 1, "peer": "peer 1", "why": "note 2"},
+        {"size_bytes": most - 2, "peer": "peer 2", "why": "note 1"},
+    ]
 
 
 def test_values_of_another_type_are_refused():
