@@ -13,8 +13,9 @@ from pathlib import Path
 
 from hydra.core.override_parser.types import Quote, QuotedString
 
-from sigmatrace.config import GROUPS, Config, folder, suggest
+from sigmatrace.config import GROUPS, Config, folder
 from sigmatrace.errors import ConfigError
+from sigmatrace.settings import suggest
 
 PATHS = ("run", "out")
 LITERAL = ("window", *(f"export.perfetto.{x}" for x in ("window", "ranks", "qps", "ops", "split")))

@@ -243,7 +243,7 @@ def test_a_termination_is_said_and_ends_the_process_as_ever():
     code = (
         "import os, signal, sys\n"
         "from sigmatrace import __main__, cli\n"
-        "cli.main = lambda words: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "cli.main = lambda *_: os.kill(os.getpid(), signal.SIGTERM)\n"
         "sys.argv = ['x', 'run=y']\n"
         "__main__.main()"
     )
