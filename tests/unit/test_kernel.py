@@ -25,10 +25,43 @@ print("numba.np.linalg" in sys.modules)
 """``numba.np.linalg`` is of what numba imports to compile; ``group_rows`` allocates memory."""
 
 
+MADE = """
+import numpy as np
+from numba import types
+from sigmatrace.kernel import I8R, I8W, kernel
+
+i8 = types.int64
+
+@kernel()
+def square(x):
+    return x * x
+
+@kernel()
+def shifted(x, y=3):
+    return square(x) + y
+
+@kernel(i8(I8R))
+def inner(values):
+    total = 0
+    for value in values:
+        total += shifted(value)
+    return total
+
+@kernel(I8W(I8R))
+def outer(values):
+    found = np.zeros(2, np.int64)
+    found[0], found[1] = inner(values), shifted(np.int64(2), np.int64(1))
+    return found
+"""
+"""A kernel that calls another one, and helpers of helpers, one of them for two types."""
+USE = "import sys, made, numpy as np; print({}); print('numba.np.linalg' in sys.modules)"
+VALUES = "(np.arange(5))"
+
+
 @pytest.fixture
 def python(tmp_path):
     def run(*words):
-        path = os.pathsep.join(filter(None, sys.path))
+        path = os.pathsep.join(filter(None, [str(tmp_path), *sys.path]))
         done = subprocess.run(
             [sys.executable, *words],
             env={**os.environ, "PYTHONPATH": path, "NUMBA_CACHE_DIR": str(tmp_path)},
@@ -51,6 +84,19 @@ def test_the_second_process_loads_what_the_first_one_compiled(python):
     said, cached = python("-c", CALL)
     assert said == [grouped, "True"] and "order.group_rows" in cached
     assert python("-c", CALL)[0] == [grouped, "False"]
+
+
+def test_a_kernel_from_the_cache_becomes_a_part_of_one_that_is_compiled(python, tmp_path):
+    (tmp_path / "made.py").write_text(MADE)
+    squares = sum(x * x + 3 for x in range(5))
+    assert python("-c", USE.format(f"made.inner{VALUES}")) == (
+        [f"{squares}", "True"],
+        {"made.inner"},
+    )
+    both = {"made.inner", "made.outer"}
+    outer = USE.format(f"made.outer{VALUES}.tolist()")
+    assert python("-c", outer) == ([f"[{squares}, 5]", "True"], both)
+    assert python("-c", outer) == ([f"[{squares}, 5]", "False"], both)
 
 
 def test_ahead_compiles_all_of_a_module(python):
