@@ -98,6 +98,13 @@ class Cache(FunctionCache):
         _name_runtime()
         with self._guard_against_spurious_io_errors():
             found = self._load_overload(sig, target_context)
-        if found is None:
-            kernel_ahead.start()
-        return found
+            if found is None:
+                kernel_ahead.start()
+                kernel_ahead.claim(kernel_ahead.called(self._py_func), wait=True)
+                found = self._load_overload(sig, target_context)
+            return found
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Store a kernel that was compiled."""
+        super().save_overload(sig, data)
+        kernel_ahead.release(kernel_ahead.called(self._py_func))
