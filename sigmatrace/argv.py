@@ -57,7 +57,9 @@ class Command:
     @property
     def is_plain(self) -> bool:
         """Whether this is one run, of which Hydra has nothing to know but the options."""
-        return not self.flags and not any("hydra" in word for word in self.overrides)
+        keys = (word.partition("=")[0] for word in self.overrides)
+        named = any("hydra" in key for key in keys)
+        return not self.flags and not named and not any("${hydra:" in x for x in self.overrides)
 
 
 def parse(words: Sequence[str]) -> Command:

@@ -39,12 +39,12 @@ def test_the_second_process_composes_what_this_one_would_and_imports_nothing_her
     assert said("""
 atexit.register(lambda: print(os.getpid() == first))  # once, not in the other process, too
 first = os.getpid()
-words = ["run=a b", "export=[json,perfetto]", "window=1s..2s", "cluster.workers=3", "--plan"]
+words = ["run=a hydra", "export=[json,perfetto]", "window=1s..2s", "cluster.workers=3", "--plan"]
 found = compose_ahead.start(words).settings()
 print("hydra" in sys.modules)
 from sigmatrace.compose import compose
 print(found == compose(words), found.run.name, found.plan, dict(found.cluster)["workers"])
-""").split("\n") == ["False", "True a b True 3", "True", ""]
+""").split("\n") == ["False", "True a hydra True 3", "True", ""]
 
 
 def test_a_mistake_is_told_by_this_process():
@@ -57,7 +57,9 @@ except ConfigError as error:
 """).startswith("unknown option 'rnu': did you mean 'run'?")
 
 
-@pytest.mark.parametrize("word", ["hydra.verbose=true", "hydra/launcher=joblib"])
+@pytest.mark.parametrize(
+    "word", ["hydra.verbose=true", "hydra/launcher=joblib", "out=${hydra:runtime.cwd}"]
+)
 def test_what_hydra_has_more_to_do_with_is_left_to_it(word):
     assert said(f"print(compose_ahead.start(['run=x', {word!r}]).settings())") == "None\n"
 
