@@ -68,7 +68,7 @@ def run(command: Sequence[str], env: Mapping[str, str] | None = None) -> Cost:
             stdout=output,
             stderr=output,
             stdin=subprocess.DEVNULL,
-            env={**os.environ, **(env or {})},
+            env={**_environment(), **(env or {})},
             start_new_session=True,
             pass_fds=(tells,),
         )
@@ -88,6 +88,11 @@ def run(command: Sequence[str], env: Mapping[str, str] | None = None) -> Cost:
     if watch.processes > 1:
         peak = max(peak, watch.peak)
     return Cost(wall, cpu, peak / 1e6, watch.processes, text)
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of commands: Python keeps byte code, as installed packages have it."""
+    return {key: text for key, text in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
 
 
 def _end(launcher: subprocess.Popen[bytes]) -> None:
@@ -170,7 +175,7 @@ def first_open_s(command: Sequence[str], folder: Path) -> float:
         raise OSError(ctypes.get_errno(), f"inotify cannot watch {folder}")
     quiet = subprocess.DEVNULL
     start = time.perf_counter()
-    process = subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet)
+    process = subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet, env=_environment())
     end = os.pidfd_open(process.pid)
     try:
         opened = None

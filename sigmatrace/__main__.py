@@ -28,9 +28,9 @@ def main() -> int:
         return 0
     signal.signal(signal.SIGTERM, _terminated)
     gc.disable()  # what imports make stays; the first job enables it
-    from sigmatrace import cli
+    from sigmatrace import cli, compose_ahead
 
-    _leave(cli.main(words))
+    _leave(cli.main(words, compose_ahead.start(words)))
 
 
 def _terminated(number: int, *_: Any) -> None:

@@ -24,16 +24,15 @@ from typing import Any, TextIO
 
 import pyarrow as pa
 
-from sigmatrace import config, kernel_cache, ledger, output, summary
+from sigmatrace import kernel_cache, ledger, output, summary
 from sigmatrace import plan as planning
 from sigmatrace.cluster import Cluster, Threads, make
-from sigmatrace.compose import compose
-from sigmatrace.config import Settings
 from sigmatrace.errors import ConfigError, DataLossError
 from sigmatrace.export.base import Exporter
 from sigmatrace.fingerprint import fingerprint
 from sigmatrace.partition import Run
 from sigmatrace.plan import Plan
+from sigmatrace.settings import Settings, build
 from sigmatrace.stages.base import Exchange, Stage
 from sigmatrace.text import counted
 
@@ -108,6 +107,20 @@ def run(
     return execute(compose(words), progress=progress)
 
 
+def compose(words: Sequence[str]) -> Settings:
+    """Compose and check a configuration.
+
+    Args:
+        words: Options as on the command line.
+
+    Raises:
+        ConfigError: An option is unknown or has an impossible value.
+    """
+    from sigmatrace.compose import compose as composed  # with Hydra, which takes its time
+
+    return composed(words)
+
+
 def open_run(folder: str | os.PathLike[str], *, run_id: str | None = None) -> Run:
     """Return the index tables of a run (processes, threads, channels, ...), without events.
 
@@ -115,7 +128,7 @@ def open_run(folder: str | os.PathLike[str], *, run_id: str | None = None) -> Ru
         SigmaTraceError: See ``sigmatrace.errors``.
     """
     kernel_cache.use_writable_cache()
-    from sigmatrace import pipeline
+    from sigmatrace import config, pipeline
 
     size = config.Config.partition_mb << 20
     return pipeline.index(Path(folder), Threads(), partition_bytes=size, run_id=run_id).run
@@ -130,10 +143,10 @@ def plan(settings: Settings) -> Plan:
         PcapError: ``validate.pcap`` is no packet capture.
     """
     kernel_cache.use_writable_cache()
-    steps = config.build("stage", settings.stage, (Stage, Exchange))
+    steps = build("stage", settings.stage, (Stage, Exchange))
     if settings.validate["pcap"] is not None:
         steps.append(_wire(**settings.validate))
-    exporters = config.build("export", settings.export, (Exporter,))
+    exporters = build("export", settings.export, (Exporter,))
     if not exporters:
         raise ConfigError("nothing to export", "choose an exporter with export=NAME")
     return planning.make(steps, exporters)

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from hydra.core.override_parser.types import Quote, QuotedString
 
-from sigmatrace.config import GROUPS, Config, folder, suggest
+from sigmatrace.config import GROUPS, Config, folder
 from sigmatrace.errors import ConfigError
+from sigmatrace.settings import suggest
 
 PATHS = ("run", "out")
 LITERAL = ("window", *(f"export.perfetto.{x}" for x in ("window", "ranks", "qps", "ops", "split")))
@@ -56,7 +57,9 @@ class Command:
     @property
     def is_plain(self) -> bool:
         """Whether this is one run, of which Hydra has nothing to know but the options."""
-        return not self.flags and not any("hydra" in word for word in self.overrides)
+        keys = (word.partition("=")[0] for word in self.overrides)
+        named = any("hydra" in key for key in keys)
+        return not self.flags and not named and not any("${hydra:" in x for x in self.overrides)
 
 
 def parse(words: Sequence[str]) -> Command:

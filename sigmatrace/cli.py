@@ -1,213 +1,49 @@
-"""From a command line to an exit code: Hydra in between, one clear line for each user error."""
+"""From a command line to an exit code; Hydra is not imported before it is needed."""
 
 from __future__ import annotations
 
-import contextlib
-import gc
+import importlib
 import os
 import sys
-import tempfile
 import traceback
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
-import hydra
-from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
-from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
-from yaml import MarkedYAMLError
+from sigmatrace import job
+from sigmatrace.compose_ahead import Ahead
 
-from sigmatrace import argv, config, mistakes, multirun
-from sigmatrace.compose import options
-from sigmatrace.errors import ClusterError, ConfigError, SigmaTraceError
-
-OWN_BUG, INTERRUPTED = 1, 130
+INTERRUPTED = 130
 
 
-def main(words: Sequence[str]) -> int:
-    """Run the command line ``words`` and return the exit code."""
-    debug = "--debug" in words
+def main(words: Sequence[str], ahead: Ahead | None = None) -> int:
+    """Run a command line and return the exit code.
+
+    Args:
+        words: The command line.
+        ahead: Its options, if they are being composed already.
+    """
     try:
-        code = _run(argv.parse(words))
+        code = _run(words, ahead)
         print(end="", flush=True)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return OWN_BUG
+        return job.OWN_BUG
     except Exception as error:
-        if debug:
+        if "--debug" in words:
             traceback.print_exc()
-        return _report(error)
+        return job.report(error)
     return code
 
 
-def _run(command: argv.Command) -> int:
-    job = _Job(command.multirun, command.debug)
-    try:
-        if command.is_plain:  # Hydra's own entry composes the options twice
-            job(options(command))
-        else:
-            _run_by_hydra(command, job)
-    except (HydraException, OmegaConfBaseException, MarkedYAMLError) as error:
-        raise mistakes.explain(error, command.folders) from error
-    except RuntimeError as error:
-        if not type(error).__module__.startswith("submitit."):
-            raise
-        raise ClusterError(
-            f"a job could not be submitted, or was lost: {str(error).strip().splitlines()[-1]}",
-            "with hydra.sweep.dir=DIR, DIR keeps the logs of those that began",
-        ) from error
-    if job.errors:
-        raise job.errors[0]
-    return next((one.code for one in job.outcomes if one.code), 0)
+def _run(words: Sequence[str], ahead: Ahead | None) -> int:
+    if ahead is not None:
+        importlib.import_module("sigmatrace.pipeline")  # meanwhile
+        settings = ahead.settings()
+        if settings is not None:
+            job.work(settings)
+            return 0
+    from sigmatrace import by_hydra
 
-
-def _run_by_hydra(command: argv.Command, job: _Job) -> None:
-    """Let Hydra compose the options and call the job, or do what else a flag says."""
-    config.register()
-    entry = hydra.main(version_base="1.3", config_path=str(config.folder()), config_name="config")
-    if not command.multirun:
-        with _hydra_argv(command.words):
-            entry(job)()
-        return
-    multirun.check(command)
-    with tempfile.TemporaryDirectory(prefix="sigmatrace-multirun-") as folder:
-        job.folder, extra = _sweep_folder(command, Path(folder))
-        multirun.left(job.folder)  # by a multirun that was killed
-        try:
-            with _hydra_argv([*command.words, *extra]):
-                entry(job)()
-        finally:
-            job.close()
-
-
-class _Job:
-    """What Hydra calls for each combination of options.
-
-    Errors are kept, not raised: Hydra would print a line of its own, and stop a multirun's
-    other jobs from being reported.
-
-    Args:
-        several: Whether this is a multirun.
-        debug: Show tracebacks.
-
-    Attributes:
-        folder: Where jobs in a launcher's other processes leave their outcomes.
-        errors: Of the only job.
-        outcomes: Of the jobs of a multirun.
-    """
-
-    __name__ = __qualname__ = "sigmatrace"
-
-    def __init__(self, several: bool, debug: bool) -> None:
-        self.several = several
-        self.debug = debug
-        self.pid = os.getpid()
-        self.folder = Path()
-        self.errors: list[Exception] = []
-        self.outcomes: list[multirun.Outcome] = []
-
-    def __call__(self, composed: DictConfig) -> None:
-        if self.several:
-            self._one_of_several(composed)
-            return
-        try:
-            self._work(composed)
-        except Exception as error:
-            self.errors.append(error)
-
-    def close(self) -> None:
-        """Say what became of all jobs."""
-        elsewhere = multirun.left(self.folder)
-        for one in sorted(elsewhere, key=lambda one: one.number):
-            if one.code:
-                print(one.said, file=sys.stderr)
-            print(f"{one.title}: {'failed' if one.code else one.said}")
-            self.outcomes.append(one)
-        if self.outcomes:
-            failed = sum(one.code != 0 for one in self.outcomes)
-            print(f"{len(self.outcomes) - failed} done, {failed} failed", flush=True)
-
-    def _one_of_several(self, composed: DictConfig) -> None:
-        known = HydraConfig.get()
-        title = f"job {known.job.num}: {' '.join(known.overrides.task)}"
-        print(title, flush=True)
-        code = 0
-        try:
-            said = self._work(composed)
-        except Exception as error:
-            if self.debug:
-                traceback.print_exc()
-            code, said = _report(error), _line(error)
-        outcome = multirun.Outcome(known.job.num, title, said, code)
-        if os.getpid() == self.pid:
-            self.outcomes.append(outcome)
-        else:
-            outcome.leave(self.folder)
-
-    def _work(self, composed: DictConfig) -> str:
-        """Do it, and return the folder of the output."""
-        from sigmatrace import api
-
-        settings = config.check(composed)
-        if not gc.isenabled():  # as __main__ left it: the first job of this process
-            gc.freeze()  # what was imported stays, and need not be searched for garbage
-            gc.enable()
-        if settings.plan:
-            print(api.plan(settings).text())
-        else:
-            print(api.execute(settings, progress=sys.stderr).text())
-        return str(settings.out)
-
-
-def _report(error: Exception) -> int:
-    """Print an error in one line and return its exit code."""
-    print(_line(error), file=sys.stderr)
-    return error.exit_code if isinstance(error, SigmaTraceError) else OWN_BUG
-
-
-def _line(error: Exception) -> str:
-    known = isinstance(error, SigmaTraceError)
-    text = str(error) if known else f"{type(error).__name__}: {error}"
-    hint = "" if known else " (a bug of sigmatrace; --debug shows where)"
-    return f"sigmatrace-pipeline: error: {' '.join(text.splitlines())}{hint}"
-
-
-@contextlib.contextmanager
-def _hydra_argv(words: Sequence[str]) -> Iterator[None]:
-    """Let Hydra see these arguments, and let it raise its errors instead of printing them."""
-    before, full = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
-    sys.argv = ["sigmatrace-pipeline", *words]
-    os.environ["HYDRA_FULL_ERROR"] = "1"
-    try:
-        yield
-    finally:
-        sys.argv = before
-        if full is None:
-            del os.environ["HYDRA_FULL_ERROR"]
-        else:
-            os.environ["HYDRA_FULL_ERROR"] = full
-
-
-def _sweep_folder(command: argv.Command, own: Path) -> tuple[Path, list[str]]:
-    """Return where Hydra's multirun writes the files that it insists on, and the option for that.
-
-    Args:
-        command: May name a folder itself.
-        own: What is used else; it is thrown away.
-    """
-    given = dict(word.partition("=")[::2] for word in command.overrides)
-    if "hydra.sweep.dir" not in given:
-        if given.get(multirun.LAUNCHER) == "submitit_slurm":
-            raise ConfigError(
-                f"{multirun.LAUNCHER}=submitit_slurm needs a folder that its jobs see",
-                "add hydra.sweep.dir=DIR on a file system that all nodes share",
-            )
-        return own, [f"hydra.sweep.dir={argv.quote(str(own))}"]
-    folder = given["hydra.sweep.dir"].strip("'\"")
-    if multirun.LAUNCHER in given and "${" in folder:
-        raise ConfigError("hydra.sweep.dir has to be a plain path", f"it is {folder}")
-    return Path(folder).absolute(), []
+    return by_hydra.run(words)

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from hydra.errors import HydraException
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
 
 from sigmatrace import argv, config, mistakes
+from sigmatrace.settings import Settings
 
 
-def compose(words: Sequence[str]) -> config.Settings:
+def compose(words: Sequence[str]) -> Settings:
     """Compose and check a configuration.
 
     Args:
@@ -23,20 +22,22 @@ def compose(words: Sequence[str]) -> config.Settings:
     Raises:
         ConfigError: An option is unknown or has an impossible value.
     """
-    command = argv.parse(words)
+    return composed(argv.parse(words))
+
+
+def composed(command: argv.Command) -> Settings:
+    """Compose and check the options of a command line, whose flags do not count.
+
+    Raises:
+        ConfigError: An option is unknown or has an impossible value.
+    """
     try:
-        return config.check(options(command))
-    except (HydraException, OmegaConfBaseException) as error:
+        return config.check(_options(command))
+    except mistakes.OF_HYDRA as error:
         raise mistakes.explain(error, command.folders) from error
 
 
-def options(command: argv.Command) -> DictConfig:
-    """Compose the options of a command line, whose flags do not count.
-
-    Raises:
-        HydraException: An option is unknown or has an impossible value.
-        OmegaConfBaseException: So has one behind it.
-    """
+def _options(command: argv.Command) -> DictConfig:
     config.register()
     before = dict(GlobalHydra.instance().__dict__)
     GlobalHydra.instance().clear()

@@ -6,11 +6,8 @@ slip through (``+expotr=json``, ``+stage.clock.foo=1``, a class that is no stage
 
 from __future__ import annotations
 
-import difflib
-import importlib
 import importlib.util
-import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -22,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 import sigmatrace
 from sigmatrace.config_batch import CondorConfig, QueueConfig
 from sigmatrace.errors import ConfigError
+from sigmatrace.settings import Settings, load, suggest
 from sigmatrace.window import Window
 
 RESUMES = ("own", "any", "none")
@@ -204,48 +202,9 @@ def shipped(group: str, bases: tuple[type, ...]) -> dict[str, type]:
     """Return the classes of this package's own stages or exporters by name."""
     files = {name: folder() / group / f"{name}.yaml" for name in choices(group)}
     return {
-        name: _load(f"{group}.{name}", OmegaConf.select(OmegaConf.load(path), "_target_"), bases)
+        name: load(f"{group}.{name}", OmegaConf.select(OmegaConf.load(path), "_target_"), bases)
         for name, path in files.items()
     }
-
-
-def suggest(word: str, known: Iterable[str]) -> str:
-    """Return what a user may have meant, as a hint."""
-    names = list(known)
-    close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
-    if not names:
-        return "it has no options"
-    listed = f"known: {', '.join(sorted(names))}"
-    return f"did you mean {close[0]!r}? ({listed})" if close else listed
-
-
-@dataclass(frozen=True)
-class Settings:
-    """A checked configuration.
-
-    Attributes:
-        run: Folder of the trace files, absolute.
-        out: Folder of the output, absolute.
-        run_id: As in ``Config``, like all that follow.
-        stage: Arguments of each chosen stage, with ``_target_``.
-        export: The same of exporters.
-        options: All options as plain data, for ``run.json``.
-    """
-
-    run: Path
-    out: Path
-    run_id: str | None
-    window: Window | None
-    strict: bool
-    overwrite: bool
-    resume: str
-    partition_mb: int
-    plan: bool
-    stage: Mapping[str, Mapping[str, Any]]
-    export: Mapping[str, Mapping[str, Any]]
-    cluster: Mapping[str, Any]
-    validate: Mapping[str, Any]
-    options: Mapping[str, Any]
 
 
 def check(config: DictConfig) -> Settings:
@@ -326,53 +285,3 @@ def _check_node(at: str, node: Any) -> None:
             raise ConfigError(f"unknown option '{at}.{key}'", suggest(key, shown))
         if OmegaConf.is_missing(node, key):
             raise ConfigError(f"{at}.{key} has no value", f"add {at}.{key}=...")
-
-
-def build(kind: str, chosen: Mapping[str, Mapping[str, Any]], bases: tuple[type, ...]) -> list[Any]:
-    """Instantiate the chosen stages or exporters by the import paths in ``_target_``.
-
-    Args:
-        kind: "stage" or "export", for messages.
-        chosen: Keyword arguments by name, each with ``_target_``.
-        bases: What the classes must be subclasses of.
-
-    Raises:
-        ConfigError: A path does not lead to such a class, or an argument does not fit it.
-    """
-    made = []
-    for name, arguments in chosen.items():
-        given = {key: value for key, value in arguments.items() if key != "_target_"}
-        target = arguments.get("_target_")
-        cls = _load(f"{kind}.{name}", target, bases)
-        known = [key for key in inspect.signature(cls).parameters if key not in ("args", "kwargs")]
-        for key in given:
-            if key not in known:
-                raise ConfigError(f"unknown option '{kind}.{name}.{key}'", suggest(key, known))
-        try:
-            made.append(cls(**given))
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"{kind}.{name} refuses its options", str(error)) from error
-    return made
-
-
-def _load(at: str, target: Any, bases: tuple[type, ...]) -> type:
-    module, _, attribute = str(target or "").rpartition(".")
-    if not module:
-        raise ConfigError(f"{at} names no class", "its YAML needs _target_: module.Class")
-    try:
-        loaded = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"{at}: cannot import {target}", f"{error}; is its folder on PYTHONPATH?"
-        ) from error
-    except Exception as error:
-        raise ConfigError(
-            f"{at}: cannot import {module}", f"{type(error).__name__}: {error}"
-        ) from error
-    if not hasattr(loaded, attribute):
-        raise ConfigError(f"{at}: module {module} has no {attribute}", "check _target_")
-    cls = getattr(loaded, attribute)
-    if not (isinstance(cls, type) and issubclass(cls, bases)):
-        wanted = " or ".join(base.__name__ for base in bases)
-        raise ConfigError(f"{at}: {target} is not a subclass of {wanted}", "check _target_")
-    return cls

@@ -14,16 +14,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import numba
 from numba import types
-from numba.core.caching import FunctionCache
-from numba.core.runtime.nrt import rtsys
 
-from sigmatrace import kernel_ahead
+from sigmatrace.kernel_helper import HelperCompiler
+from sigmatrace.kernel_load import Cache
 
 _LOCK = threading.RLock()
 
@@ -57,23 +57,6 @@ I4W = _array(types.int32, 1, False)
 I8W2 = _array(types.int64, 2, False)
 I8W4 = _array(types.int64, 4, False)
 U8W2 = _array(types.uint64, 2, False)
-
-
-class _Cache(FunctionCache):
-    """numba's cache of one kernel; what only compiling needs is not set up for loading."""
-
-    def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Load a compiled kernel, or return None.
-
-        numba's own first installs all that any function may call, which takes longer than to
-        load all kernels; compiling does so by itself.
-        """
-        with self._guard_against_spurious_io_errors():
-            rtsys.initialize(target_context)
-            found = self._load_overload(sig, target_context)
-        if found is None:
-            kernel_ahead.start()
-        return found
 
 
 class Kernel:
@@ -110,7 +93,11 @@ def kernel(*signatures: Any, **more: Any) -> Callable[[Callable[..., Any]], Any]
     """
     options = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, **more}
     if not signatures:
-        options |= {"forceinline": True, "no_cpython_wrapper": True}
+        options |= {
+            "forceinline": True,
+            "no_cpython_wrapper": True,
+            "pipeline_class": HelperCompiler,
+        }
         return lambda function: numba.njit(function, **options)
     return lambda function: Kernel(function, signatures, options)
 
@@ -119,8 +106,14 @@ def _compile(function: Callable[..., Any], signatures: Any, options: Any) -> Any
     made = numba.njit(function, **options)
     # numba raises a RuntimeError where neither the package nor a home can be written.
     with contextlib.suppress(RuntimeError):
-        made._cache = _Cache(function)
-    for signature in signatures:
-        made.compile(signature)
+        made._cache = Cache(function)
+    searched = gc.isenabled()
+    gc.disable()  # a fifth of the time to compile would go into searching what is not yet garbage
+    try:
+        for signature in signatures:
+            made.compile(signature)
+    finally:
+        if searched:
+            gc.enable()
     made.disable_compile()
     return made

@@ -1,13 +1,15 @@
 """Compiles kernels in a second process, while the first one compiles those that it needs now.
 
 numba holds the interpreter's lock while it compiles, so threads would not help. What the second
-process has compiled, the first one finds in numba's cache.
+process has compiled, the first one finds in numba's cache. Neither compiles what the other one is
+at: each locks a byte of a file in memory for each kernel, and locks go with the process.
 """
 
 from __future__ import annotations
 
 import atexit
 import ctypes
+import fcntl
 import functools
 import importlib
 import multiprocessing
@@ -15,12 +17,16 @@ import os
 import signal
 import subprocess
 import sys
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 _SECOND = "SIGMATRACE_IS_SECOND_COMPILER"
+_CLAIMS = "SIGMATRACE_CLAIMED_KERNELS"
 _PR_SET_PDEATHSIG = 1
+_claims = int(os.environ[_CLAIMS]) if _CLAIMS in os.environ else None
+"""The file whose bytes are locked, if there are two processes."""
 
 
 @functools.cache
@@ -35,19 +41,56 @@ def start() -> None:
     if len(os.sched_getaffinity(0)) < 2 or is_second or not names:
         return
     path = os.pathsep.join(word for word in sys.path if word)
+    global _claims
+    _claims = os.memfd_create("kernels")
     child = subprocess.Popen(
-        [sys.executable, "-m", __name__, *sorted(names, key=_size, reverse=True)],
-        env={**os.environ, "PYTHONPATH": path, _SECOND: str(os.getpid())},
+        [sys.executable, "-m", __name__, *sorted(names, key=_rank)],
+        env={**os.environ, "PYTHONPATH": path, _SECOND: str(os.getpid()), _CLAIMS: str(_claims)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        pass_fds=(_claims,),
     )
     atexit.register(_stop, child)
 
 
-def _size(name: str) -> int:
-    """Return the size of a module, which is about how long its kernels take to compile."""
-    return Path(str(sys.modules[name].__file__)).stat().st_size
+def _rank(name: str) -> tuple[bool, int]:
+    """Return what the second process orders modules by: first what the first one calls last.
+
+    Among them those with much text, which is about how long their kernels take.
+    """
+    return ".export." not in name, -Path(str(sys.modules[name].__file__)).stat().st_size
+
+
+def claim(name: str, *, wait: bool) -> bool:
+    """Return whether this process is to compile a kernel, which the other one then leaves alone.
+
+    Args:
+        name: Of the kernel.
+        wait: Wait for the other process if it is at it; then it may be done.
+    """
+    if _claims is None:
+        return True
+    try:
+        fcntl.lockf(_claims, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB), 1, _place(name))
+    except OSError:  # the other one is at it, or each would wait for what the other one is at
+        return wait
+    return True
+
+
+def release(name: str) -> None:
+    """Take a claim back: the kernel is in the cache."""
+    if _claims is not None:
+        fcntl.lockf(_claims, fcntl.LOCK_UN, 1, _place(name))
+
+
+def called(kernel: Any) -> str:
+    """Return the name of a kernel, or of its function."""
+    return f"{kernel.__module__}.{kernel.__qualname__}"
+
+
+def _place(name: str) -> int:
+    return zlib.crc32(name.encode())
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:
@@ -63,9 +106,14 @@ def main(names: Sequence[str]) -> None:
     for name in names:
         for one in list(vars(importlib.import_module(name)).values()):
             compiled: Any = getattr(one, "compiled", None)
-            if compiled is not None and one.__module__ == name:
+            if compiled is None or one.__module__ != name:
+                continue
+            if claim(called(one), wait=False):
                 compiled()
+                release(called(one))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    from sigmatrace import kernel_ahead  # not this module's second self, which nobody asks
+
+    kernel_ahead.main(sys.argv[1:])

@@ -11,11 +11,11 @@ from pathlib import Path
 def use_writable_cache() -> None:
     """Point numba's cache to the user's cache folder when the package cannot be written.
 
-    Left alone when the user chose a folder, when the package is writable (the cache then lies
-    beside the kernels), or when numba is already imported. Child processes inherit the choice.
+    Left alone when the user chose a folder, or when the package is writable (the cache then lies
+    beside the kernels). Child processes inherit the choice.
     """
     package = Path(__file__).parent
-    if "NUMBA_CACHE_DIR" in os.environ or "numba" in sys.modules or os.access(package, os.W_OK):
+    if "NUMBA_CACHE_DIR" in os.environ or os.access(package, os.W_OK):
         return
     home = os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
     for base in (
@@ -29,4 +29,6 @@ def use_writable_cache() -> None:
             continue
         if os.access(folder, os.W_OK) and folder.stat().st_uid == os.getuid():
             os.environ["NUMBA_CACHE_DIR"] = str(folder)
+            if "numba" in sys.modules:  # it has read its environment
+                sys.modules["numba"].config.CACHE_DIR = str(folder)
             return

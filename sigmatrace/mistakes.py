@@ -6,16 +6,22 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from hydra.errors import (
-    MissingConfigException,
-    OverrideParseException,
-)
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig
-from omegaconf.errors import ConfigAttributeError, ConfigKeyError, ValidationError
+from omegaconf.errors import (
+    ConfigAttributeError,
+    ConfigKeyError,
+    OmegaConfBaseException,
+    ValidationError,
+)
 from yaml import MarkedYAMLError
 
 from sigmatrace import config
 from sigmatrace.errors import ConfigError, SigmaTraceError
+from sigmatrace.settings import suggest
+
+OF_HYDRA = (HydraException, OmegaConfBaseException, MarkedYAMLError)
+"""What Hydra raises where an option or a configuration file is wrong."""
 
 
 def explain(error: Exception, folders: Sequence[Path] = ()) -> SigmaTraceError:
@@ -59,7 +65,7 @@ def _first(error: object) -> str:
 
 
 def _known_groups(key: str) -> str:
-    return config.suggest(key, [*config.GROUPS, "run", "out", "strict", "overwrite"])
+    return suggest(key, [*config.GROUPS, "run", "out", "strict", "overwrite"])
 
 
 def _unknown_choice(error: MissingConfigException, folders: Sequence[Path]) -> ConfigError:
@@ -67,7 +73,7 @@ def _unknown_choice(error: MissingConfigException, folders: Sequence[Path]) -> C
     if not group:
         return ConfigError(_first(error))
     known = config.choices(group, folders) or error.options or []
-    return ConfigError(f"unknown {group} {name!r}", config.suggest(name, known))
+    return ConfigError(f"unknown {group} {name!r}", suggest(name, known))
 
 
 def _unknown_key(error: ConfigKeyError | ConfigAttributeError) -> ConfigError:
@@ -81,4 +87,4 @@ def _unknown_key(error: ConfigKeyError | ConfigAttributeError) -> ConfigError:
             f"add {name} to {group}=[...]",
         )
     shown = [key for key in known if key not in ("_target_", "kind", "hydra")]
-    return ConfigError(f"unknown option {at!r}", config.suggest(name, shown))
+    return ConfigError(f"unknown option {at!r}", suggest(name, shown))

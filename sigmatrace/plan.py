@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from sigmatrace import config
 from sigmatrace.errors import PipelineError
 from sigmatrace.export.base import Exporter
 from sigmatrace.schema import EVENT_TABLES, INDEX_TABLES, Columns
@@ -178,6 +177,8 @@ def _providers(
 
 def _missing(user: str, table: str, column: str | None) -> PipelineError:
     name = table if column is None else f"{table}.{column}"
+    from sigmatrace import config
+
     for built_in, step in config.shipped("stage", (Stage, Exchange)).items():
         made = dict(_made(step)).get(table)
         if made is not None and (column is None or column in made):

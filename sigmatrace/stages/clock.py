@@ -21,6 +21,7 @@ from sigmatrace.schema import INDEX_TABLES, STAGE_TABLES, Columns
 from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.stages.clock_columns import Clocks, add_times, with_chunks
 from sigmatrace.stages.clock_fit import HZ_RANGE, SLACK_NS, Fit, fit, narrow, possible, single
+from sigmatrace.table_order import in_order
 from sigmatrace.text import count_text
 from sigmatrace.trace_format import QUEUE_PAIR_LAYERS
 
@@ -136,7 +137,7 @@ def _processes(run: Run) -> list[_Process]:
     """Return the processes by number, each with its pairs in order of the TSC."""
     rows = run.tables["processes"].to_pydict()
     size = max(rows["proc"], default=-1) + 1
-    clocks = run.tables["clocks"].sort_by([("proc", "ascending"), ("tsc", "ascending")])
+    clocks = in_order(run.tables["clocks"], ["proc", "tsc"])
     proc, tsc = clocks.column("proc").to_numpy(), clocks.column("tsc").to_numpy()
     wall, width = clocks.column("wall_ns").to_numpy(), clocks.column("width_tsc").to_numpy()
     begin = np.searchsorted(proc, np.arange(size + 1))

@@ -27,6 +27,7 @@ from sigmatrace.partition import Partition, Run, column
 from sigmatrace.queue_pairs import DESCRIBED, described
 from sigmatrace.schema import STAGE_TABLES, Columns
 from sigmatrace.stages.base import Stage, SummaryKind
+from sigmatrace.table_order import grouped, in_order
 from sigmatrace.text import count_text, counted
 from sigmatrace.trace_format import CQE_AT_MOST, NO_POSITION, Layer, Queue
 
@@ -106,7 +107,7 @@ class Completion(Stage):
 
     def resolve(self, summary: Completed, run: Run) -> Completed:
         """Put both tables into order."""
-        queues = summary.queues.sort_by([(name, "ascending") for name in _QUEUE])
+        queues = in_order(summary.queues, _QUEUE)
         gpu, visible = _visible(queues, run)
         is_cut = run.window_ns is not None
         known = visible & ((column(queues, "joined") > 0) | (not is_cut))
@@ -119,7 +120,7 @@ class Completion(Stage):
             queues = queues.append_column(name, values)
         return Completed(
             described(queues, run),
-            summary.kinds.sort_by([(name, "ascending") for name in _KIND]),
+            in_order(summary.kinds, _KIND),
             summary.last,
             is_cut,
         )
@@ -334,16 +335,9 @@ def _known_limits(kinds: pa.Table) -> pa.Table:
 
 def _add_queues(table: pa.Table) -> pa.Table:
     how = [*((name, "sum") for name in _QUEUE_SUMS), *((name, "max") for name in _QUEUE_TOPS)]
-    return _grouped(table, _QUEUE, how)
+    return grouped(table, _QUEUE, how)
 
 
 def _add_kinds(table: pa.Table) -> pa.Table:
     how = [*((name, "sum") for name in _KIND_SUMS), ("min_ns", "min"), ("max_ns", "max")]
-    return _grouped(table, _KIND, how)
-
-
-def _grouped(table: pa.Table, keys: Sequence[str], how: Sequence[tuple[str, str]]) -> pa.Table:
-    """Return one row for each group, with the columns aggregated under their own names."""
-    added = table.group_by(keys).aggregate(how)
-    made = [f"{name}_{kind}" for name, kind in how]
-    return added.select([*keys, *made]).rename_columns([*keys, *(name for name, _ in how)])
+    return grouped(table, _KIND, how)

@@ -33,6 +33,7 @@ from sigmatrace.stages.doorbell_sums import (
     of_operations,
     of_slots,
 )
+from sigmatrace.table_order import in_order
 from sigmatrace.text import count_text, counted
 from sigmatrace.trace_format import Layer, WqeKind
 
@@ -131,10 +132,10 @@ class Doorbell(Stage):
     def resolve(self, summary: Rung, run: Run) -> Rung:
         """Put operations beside the slots, by queue pair."""
         queues = add_queues([summary.queues, of_channels(summary.channels, run)])
-        queues = described(queues.sort_by([(name, "ascending") for name in QUEUE]), run)
+        queues = described(in_order(queues, QUEUE), run)
         return Rung(
             queues,
-            described(summary.batches.sort_by([(name, "ascending") for name in BATCH]), run),
+            described(in_order(summary.batches, BATCH), run),
             summary.channels,
             summary.kinds,
             summary.unknown,

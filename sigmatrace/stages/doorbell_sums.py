@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from sigmatrace.partition import Partition, Run, column
 from sigmatrace.stages.channels import Channels
+from sigmatrace.table_order import grouped
 from sigmatrace.trace_format import DoorbellFlag
 
 QUEUE = ["proc", "object"]
@@ -37,17 +38,17 @@ _CHANNEL_HOW = [
 
 def add_queues(tables: Sequence[pa.Table]) -> pa.Table:
     """Return one row for each queue pair: sums, least and largest values."""
-    return _grouped(pa.concat_tables(tables), QUEUE, _HOW)
+    return grouped(pa.concat_tables(tables), QUEUE, _HOW)
 
 
 def add_batches(tables: Sequence[pa.Table]) -> pa.Table:
     """Return one row for each queue pair and size of batch: doorbells."""
-    return _grouped(pa.concat_tables(tables), BATCH, [("doorbells", "sum")])
+    return grouped(pa.concat_tables(tables), BATCH, [("doorbells", "sum")])
 
 
 def add_channels(tables: Sequence[pa.Table]) -> pa.Table:
     """Return one row for each channel: operations, bytes, first and last ordinal and position."""
-    return _grouped(pa.concat_tables(tables), ["channel"], _CHANNEL_HOW)
+    return grouped(pa.concat_tables(tables), ["channel"], _CHANNEL_HOW)
 
 
 def of_doorbells(part: Partition) -> tuple[pa.Table, pa.Table, int, int]:
@@ -148,10 +149,3 @@ def _frame(keys: Mapping[str, Any], values: Mapping[str, Any]) -> pa.Table:
         for name, nothing in _ZERO.items()
     }
     return pa.table({**keys, **columns})
-
-
-def _grouped(table: pa.Table, keys: Sequence[str], how: Sequence[tuple[str, str]]) -> pa.Table:
-    """Return one row for each group, with the columns aggregated under their own names."""
-    added = table.group_by(list(keys)).aggregate(list(how))
-    made = [f"{name}_{kind}" for name, kind in how]
-    return added.select([*keys, *made]).rename_columns([*keys, *(name for name, _ in how)])

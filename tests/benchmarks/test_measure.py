@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shutil
 import sys
 from functools import partial
 from pathlib import Path
@@ -120,3 +121,18 @@ def test_scratch_folder_is_removed_and_space_is_checked(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
     with pytest.raises(SystemExit, match="fewer --events"), measure.scratch(tmp_path, 1 << 60):
         pass
+
+
+def test_commands_keep_byte_code_as_an_installed_package_has_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    (tmp_path / "module.py").touch()
+    (tmp_path / "read").touch()
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import module; open(sys.argv[1])"
+    command = [sys.executable, "-c", code, str(tmp_path / "read")]
+    measure.run(command)
+    assert len(list(tmp_path.glob("__pycache__/module.*.pyc"))) == 1
+    shutil.rmtree(tmp_path / "__pycache__")
+    measure.first_open_s(command, tmp_path)
+    assert len(list(tmp_path.glob("__pycache__/module.*.pyc"))) == 1

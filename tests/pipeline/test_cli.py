@@ -243,13 +243,28 @@ def test_a_termination_is_said_and_ends_the_process_as_ever():
     code = (
         "import os, signal, sys\n"
         "from sigmatrace import __main__, cli\n"
-        "cli.main = lambda words: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "cli.main = lambda *_: os.kill(os.getpid(), signal.SIGTERM)\n"
         "sys.argv = ['x', 'run=y']\n"
         "__main__.main()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == -signal.SIGTERM
     assert done.stderr.startswith("terminated; ") and done.stderr.count("\n") == 1
+
+
+def test_a_plain_run_leaves_hydra_to_the_process_that_composes(small, tmp_path):
+    code = (
+        "import sys\n"
+        "from sigmatrace import __main__, compose_ahead\n"
+        "compose_ahead.os.sched_getaffinity = lambda pid: {0, 1}\n"
+        "heavy = {'hydra', 'omegaconf', 'dask', 'matplotlib', 'pyarrow.acero'}\n"
+        "__main__._leave = lambda code: print(code, heavy & set(sys.modules))\n"
+        f"sys.argv = ['x', {f'run={small}'!r}, {f'out={tmp_path}/out'!r}]\n"
+        "__main__.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("\n0 set()\n")
 
 
 STAGE = """

@@ -14,6 +14,7 @@ from sigmatrace import config
 from sigmatrace.compose import compose
 from sigmatrace.errors import ConfigError
 from sigmatrace.export.base import Exporter
+from sigmatrace.settings import build
 from sigmatrace.stages.base import Exchange, Stage
 from sigmatrace.usage import TEXT
 
@@ -177,7 +178,7 @@ def test_mistakes_are_named_in_one_line(word, said):
 
 def test_lists_of_the_time_line_may_be_in_brackets():
     made = compose(["run=x", "export=perfetto", "export.perfetto.ranks=[0,1-3]"])
-    (exporter,) = config.build("export", made.export, (Exporter,))
+    (exporter,) = build("export", made.export, (Exporter,))
     assert exporter._choice.ranks == ((0, 0), (1, 3))
 
 
@@ -217,10 +218,10 @@ def test_targets_are_checked(target, said, tmp_path, monkeypatch):
     (tmp_path / "broken_module.py").write_text("def")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match=said):
-        config.build("export", {"x": {"_target_": target}}, (Exporter,))
+        build("export", {"x": {"_target_": target}}, (Exporter,))
 
 
 def test_constructor_may_refuse():
     chosen = {"matrix": {"_target_": "sigmatrace.export.matrix.MatrixExporter", "dpi": 1}}
     with pytest.raises(ConfigError, match=r"export\.matrix refuses its options: dpi must be"):
-        config.build("export", chosen, (Exporter,))
+        build("export", chosen, (Exporter,))

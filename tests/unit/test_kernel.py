@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sigmatrace import kernel_ahead
-from sigmatrace.export.kernels import order
+from sigmatrace.export.kernels import order, packets
 from sigmatrace.stages.kernels import rows
 
 CALL = """
@@ -25,10 +25,43 @@ print("numba.np.linalg" in sys.modules)
 """``numba.np.linalg`` is of what numba imports to compile; ``group_rows`` allocates memory."""
 
 
+MADE = """
+import numpy as np
+from numba import types
+from sigmatrace.kernel import I8R, I8W, kernel
+
+i8 = types.int64
+
+@kernel()
+def square(x):
+    return x * x
+
+@kernel()
+def shifted(x, y=3):
+    return square(x) + y
+
+@kernel(i8(I8R))
+def inner(values):
+    total = 0
+    for value in values:
+        total += shifted(value)
+    return total
+
+@kernel(I8W(I8R))
+def outer(values):
+    found = np.zeros(2, np.int64)
+    found[0], found[1] = inner(values), shifted(np.int64(2), np.int64(1))
+    return found
+"""
+"""A kernel that calls another one, and helpers of helpers, one of them for two types."""
+USE = "import sys, made, numpy as np; print({}); print('numba.np.linalg' in sys.modules)"
+VALUES = "(np.arange(5))"
+
+
 @pytest.fixture
 def python(tmp_path):
     def run(*words):
-        path = os.pathsep.join(filter(None, sys.path))
+        path = os.pathsep.join(filter(None, [str(tmp_path), *sys.path]))
         done = subprocess.run(
             [sys.executable, *words],
             env={**os.environ, "PYTHONPATH": path, "NUMBA_CACHE_DIR": str(tmp_path)},
@@ -53,22 +86,43 @@ def test_the_second_process_loads_what_the_first_one_compiled(python):
     assert python("-c", CALL)[0] == [grouped, "False"]
 
 
+def test_a_kernel_from_the_cache_becomes_a_part_of_one_that_is_compiled(python, tmp_path):
+    (tmp_path / "made.py").write_text(MADE)
+    squares = sum(x * x + 3 for x in range(5))
+    assert python("-c", USE.format(f"made.inner{VALUES}")) == (
+        [f"{squares}", "True"],
+        {"made.inner"},
+    )
+    both = {"made.inner", "made.outer"}
+    outer = USE.format(f"made.outer{VALUES}.tolist()")
+    assert python("-c", outer) == ([f"[{squares}, 5]", "True"], both)
+    assert python("-c", outer) == ([f"[{squares}, 5]", "False"], both)
+
+
 def test_ahead_compiles_all_of_a_module(python):
     words = ("-m", "sigmatrace.kernel_ahead", "sigmatrace.stages.kernels.rows")
     assert python(*words)[1] == {"rows.number_rows_kernel"}
 
 
-def test_ahead_is_started_once_with_the_longest_module_first(monkeypatch):
-    started, ends = [], []
-    monkeypatch.setattr(kernel_ahead.subprocess, "Popen", lambda words, **_: started.append(words))
-    monkeypatch.setattr(kernel_ahead.atexit, "register", lambda *call: ends.append(call))
-    monkeypatch.setattr(kernel_ahead.os, "sched_getaffinity", lambda _: {0, 1})
+@pytest.fixture
+def started(monkeypatch):
+    """The second processes that would have been started: their words, and what Popen was told."""
+    found = []
+    monkeypatch.setattr(kernel_ahead.subprocess, "Popen", lambda *a, **k: found.append((*a, k)))
+    monkeypatch.setattr(kernel_ahead.atexit, "register", lambda *a: None)
+    monkeypatch.setattr(kernel_ahead.os, "sched_getaffinity", lambda pid: {0, 1})
+    monkeypatch.setattr(kernel_ahead, "_claims", None)
+    yield found
+    for _, told in found:
+        os.close(*told["pass_fds"])
+
+
+def test_ahead_is_started_once_with_what_is_called_last_first(started):
     kernel_ahead.start.cache_clear()
     kernel_ahead.start()
     kernel_ahead.start()
-    (words,) = started
-    assert len(ends) == 1
-    assert words.index(order.__name__) < words.index(rows.__name__)
+    ((words, _),) = started
+    assert words.index(packets.__name__) < words.index(order.__name__) < words.index(rows.__name__)
 
 
 def test_on_one_core_nothing_is_compiled_ahead(monkeypatch):
@@ -85,22 +139,60 @@ def test_a_kernel_keeps_its_name_and_text():
     assert [one.tolist() for one in found] == [[0, 1], [0, 2]]
 
 
-def test_a_compiler_starts_no_other_one(monkeypatch):
+def test_a_compiler_starts_no_other_one(started, monkeypatch):
     """Else each starts the next, and all outlive the run."""
-    started = []
-    monkeypatch.setattr(kernel_ahead.subprocess, "Popen", lambda *a, **k: started.append(k["env"]))
-    monkeypatch.setattr(kernel_ahead.atexit, "register", lambda *a: None)
-    monkeypatch.setattr(kernel_ahead.os, "sched_getaffinity", lambda pid: {0, 1})
     kernel_ahead.start.__wrapped__()
-    ((name, pid),) = (
-        set(started[0].items())
-        - set(os.environ.items())
-        - {("PYTHONPATH", started[0]["PYTHONPATH"])}
-    )
-    assert pid == str(os.getpid())
-    monkeypatch.setenv(name, pid)
+    told = started[0][1]["env"]
+    name = "SIGMATRACE_IS_SECOND_COMPILER"
+    assert told[name] == str(os.getpid())
+    monkeypatch.setenv(name, told[name])
     kernel_ahead.start.__wrapped__()
     assert len(started) == 1
+
+
+HOLD = """
+import sys
+from sigmatrace import kernel_ahead
+found = [kernel_ahead.claim(name, wait=False) for name in ("held here", "free")]
+kernel_ahead.release("free")
+print(*found, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_one_process_compiles_the_other_one_leaves_alone_or_waits_for(monkeypatch):
+    claims = os.memfd_create("claims")
+    monkeypatch.setattr(kernel_ahead, "_claims", claims)
+    assert kernel_ahead.claim("held here", wait=True)
+    path = os.pathsep.join(filter(None, sys.path))
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD],
+        env={**os.environ, "PYTHONPATH": path, "SIGMATRACE_CLAIMED_KERNELS": str(claims)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        pass_fds=(claims,),
+    ) as other:
+        assert other.stdout.readline() == "False True\n"
+        assert kernel_ahead.claim("free", wait=False)
+    os.close(claims)
+
+
+def test_claims_end_with_their_process_and_without_a_second_one_there_are_none(monkeypatch):
+    claims = os.memfd_create("claims")
+    path = os.pathsep.join(filter(None, sys.path))
+    subprocess.run(
+        [sys.executable, "-c", "from sigmatrace import kernel_ahead as a; a.claim('x', wait=True)"],
+        env={**os.environ, "PYTHONPATH": path, "SIGMATRACE_CLAIMED_KERNELS": str(claims)},
+        pass_fds=(claims,),
+        check=True,
+    )
+    monkeypatch.setattr(kernel_ahead, "_claims", claims)
+    assert kernel_ahead.claim("x", wait=False)
+    os.close(claims)
+    monkeypatch.setattr(kernel_ahead, "_claims", None)
+    assert kernel_ahead.claim("x", wait=False)
+    kernel_ahead.release("x")
 
 
 def test_a_compiler_whose_run_has_ended_ends(monkeypatch):

@@ -16,11 +16,11 @@ print(os.environ.get("NUMBA_CACHE_DIR"))
 """
 
 
-def chosen(**environment):
+def chosen(code=CODE, **environment):
     kept = {key: value for key, value in os.environ.items() if key != "NUMBA_CACHE_DIR"}
     kept["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     done = subprocess.run(
-        [sys.executable, "-c", CODE], env={**kept, **environment}, capture_output=True, text=True
+        [sys.executable, "-c", code], env={**kept, **environment}, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -34,6 +34,12 @@ def test_without_a_usable_home_the_temporary_folder_serves(tmp_path):
     (tmp_path / "file").touch()
     found = chosen(XDG_CACHE_HOME=str(tmp_path / "file"), TMPDIR=str(tmp_path))
     assert found == f"{tmp_path}/sigmatrace-{os.getuid()}/numba"
+
+
+def test_numba_that_is_imported_already_is_told(tmp_path):
+    assert chosen(
+        "import numba\n" + CODE + "print(numba.config.CACHE_DIR)", XDG_CACHE_HOME=str(tmp_path)
+    ) == "\n".join([f"{tmp_path}/sigmatrace/numba"] * 2)
 
 
 def test_the_users_own_choice_stays(tmp_path):
