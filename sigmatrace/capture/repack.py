@@ -7,7 +7,7 @@ the same bytes, and a reader finds the same in both.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,7 +65,7 @@ class Rewritten:
 class _Choice:
     """How the chunks of a schema are packed; chosen anew from time to time."""
 
-    columns: tuple[Column, ...] = ()
+    columns: Sequence[Column] = ()
     chunks: int = 0
 
 
