@@ -25,7 +25,7 @@ HEAD = struct.Struct("<IB")
 """Bytes of the records, and columns: how packed data begins."""
 _COLUMN = struct.Struct("<BBBBBQ")
 _SIZE = struct.Struct("<I")
-_SAMPLE_RECORDS = 2048
+_SAMPLE_RECORDS = 1024
 _KEY_REPEATS = 2
 
 

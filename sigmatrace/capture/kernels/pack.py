@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numba import int64, void
 
-from sigmatrace.capture.packed import NONE, PREVIOUS
 from sigmatrace.kernel import I8R, I8R2, I8W, U1R, U1W, U4R, U4W, U8R, U8W, kernel
 
+NONE, PREVIOUS = 0, 1
+"""What predicts a column, as the format numbers it; else the latest record of the same key."""
 ONE = np.uint64(1)
 
 
@@ -63,7 +64,7 @@ def _predict(
     at, width, how, key = column
     unused = np.uint64(64 - 8 * width)
     _load(words, step, at >> 2, width, rests)
-    base = rests[0]
+    base: np.uint64 = rests[0]
     if how == NONE:
         base = rests.min()
         for i in range(len(rests)):
@@ -112,8 +113,8 @@ def split(
     for c in range(len(columns)):
         bases[c] = _predict(words, step, columns[c], latest, rests)
         bits = np.uint64(0)
-        for rest in rests:
-            bits |= rest
+        for i in range(len(rests)):
+            bits |= rests[i]
         count = 0
         while count < 8 and bits >> np.uint64(8 * count):
             plane = out[used : used + len(rests)]
@@ -131,7 +132,7 @@ def _undo(
     words: np.ndarray, step: int, column: np.ndarray, latest: np.ndarray, numbers: np.ndarray
 ) -> None:
     """Make rests numbers, but those without a prediction; ``latest`` holds the column's base."""
-    at, width, how, key = column
+    how, key = column[2:]
     if how == PREVIOUS:
         number = latest[0]
         for i in range(len(numbers)):
@@ -160,12 +161,17 @@ def restore(
 
     Args:
         stored: The planes, as many as ``planes`` says.
-        step, columns, bases, planes, latest, rests: As of ``split``.
+        step: As of ``split``.
+        columns: As there.
+        bases: As there, given.
+        planes: As there, given.
+        latest: As there.
+        rests: As there.
         words: Filled: the records.
     """
     used = 0
     for c in range(len(columns)):
-        at, width, how, key = columns[c]
+        at, width, how = columns[c, :3]
         rests[:] = bases[c] if how == NONE else np.uint64(0)
         for k in range(planes[c]):
             plane = stored[used : used + len(rests)]
