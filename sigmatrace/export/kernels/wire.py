@@ -8,11 +8,13 @@ a buffer has that much room at its end.
 
 from __future__ import annotations
 
+import ctypes
+
 import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
-from sigmatrace.kernel import kernel
+from sigmatrace.kernel import in_python, kernel
 
 PADDED_BYTES = 10
 """Bytes of a padded varint: a number that is filled in when the pieces are joined."""
@@ -22,7 +24,7 @@ SLACK_BYTES = 8
 
 
 @intrinsic
-def store(typing_context, out, at, value):
+def _store(typing_context, out, at, value):
     """Store a number at ``out[at]`` in its own width: unaligned, little-endian, unchecked."""
 
     def generate(context, builder, signature, arguments):
@@ -36,7 +38,7 @@ def store(typing_context, out, at, value):
 
 
 @intrinsic
-def load(typing_context, address, index):
+def _load(typing_context, address, index):
     """Load element ``index`` of an array of u8 whose data is at ``address``, unchecked."""
 
     def generate(context, builder, signature, arguments):
@@ -45,6 +47,18 @@ def load(typing_context, address, index):
         return builder.load(builder.gep(base, [arguments[1]]))
 
     return types.uint64(types.int64, types.int64), generate
+
+
+def _store_in_python(out, at, value):
+    width = value.dtype.itemsize
+    out[at : at + width] = np.frombuffer(value.tobytes(), np.uint8)
+
+
+def _load_in_python(address, index):
+    return np.uint64(ctypes.c_uint64.from_address(int(address) + 8 * int(index)).value)
+
+
+store, load = in_python(_store, _store_in_python), in_python(_load, _load_in_python)
 
 
 @kernel()
