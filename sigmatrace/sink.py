@@ -24,6 +24,8 @@ from sigmatrace.errors import OutputError
 Streams = Mapping[str, Sequence[bytes | memoryview]]
 WAITING_BYTES_MAX = 64 << 20
 """Bytes that may wait in memory for those of the partitions before them."""
+OPEN_MAX = 16
+"""Streams that are open at a time: a pass may have more than a process may have files."""
 _COPY_BYTES = 256 << 10
 _BUFFERS_MAX = 1024  # of one writev(2)
 
@@ -91,7 +93,8 @@ class Sink(_Records):
         super().__init__(folder, name)
         self.resumed = 0
         self._lock = threading.Lock()
-        self._files: dict[str, int] = {}
+        self._files: dict[str, int] = {}  # those open, the one that was used last behind
+        self._begun: set[str] = set()  # streams of which this sink has opened the file
         self._ends: dict[str, int] = {}  # of streams, where an earlier sink's records end
         self._next = 0
         self._waiting: dict[int, tuple[Streams, bytes] | None] = {}  # None: it is set aside
@@ -176,11 +179,17 @@ class Sink(_Records):
 
     def _stream(self, name: str) -> int:
         """Return the descriptor of a stream; what no record speaks of is cut off at first."""
-        if name not in self._files:
+        file = self._files.pop(name, -1)
+        if file < 0:
+            while len(self._files) >= OPEN_MAX:
+                os.close(self._files.pop(next(iter(self._files))))
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            self._files[name] = os.open(self._folder / name, flags, 0o666)
-            os.ftruncate(self._files[name], self._ends.get(name, 0))
-        return self._files[name]
+            file = os.open(self._folder / name, flags, 0o666)
+        self._files[name] = file
+        if name not in self._begun:
+            os.ftruncate(file, self._ends.get(name, 0))
+            self._begun.add(name)
+        return file
 
     def _drain(self) -> None:
         """Write what has its turn, unless another thread is at it: then that one will."""

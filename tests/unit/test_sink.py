@@ -107,6 +107,20 @@ def test_many_buffers_and_short_writes(tmp_path, monkeypatch):
     assert (tmp_path / "a").read_bytes() == b"".join(buffers)
 
 
+def test_more_streams_than_a_process_may_have_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "OPEN_MAX", 3)
+    names = [f"stream {number}" for number in range(10)]
+    (tmp_path / names[7]).write_bytes(b"of a run that was killed before its first record")
+    others = len(list(Path("/proc/self/fd").iterdir()))
+    with Sink(tmp_path, "events") as sink:
+        for number in range(4):
+            sink.put(number, {name: [f"{name} {number},".encode()] for name in names}, None)
+            assert len(list(Path("/proc/self/fd").iterdir())) <= others + 3
+        sink.finish(4)
+    for name in names:
+        assert (tmp_path / name).read_text() == "".join(f"{name} {n}," for n in range(4))
+
+
 def test_a_value_that_cannot_be_kept_is_done_again(tmp_path):
     Sink(tmp_path, "events").put(0, {"a": [b"x"]}, lambda: None)
     with Sink(tmp_path, "events") as sink:
