@@ -72,10 +72,11 @@ def test_a_thousand_files_pass_with_few_open(many, tmp_path):
     assert sent == {(src, dst): count for src, dst, count in ends if count}
 
 
-def test_a_hundred_files_of_a_trace_are_written_with_few_open(many, tmp_path):
-    words = [f"run={many[0]}", "export=perfetto", "export.perfetto.split=ranks:10"]
-    run_with_few_files(64, *words, f"out={tmp_path / 'few'}", "partition_mb=1")
-    whole = api.run(many[0], out=tmp_path / "many", overrides=[words[-1], "partition_mb=1"])
+def test_a_hundred_files_of_a_trace_are_written_with_few_open(tmp_path):
+    run, split = tmp_path / "run", "export.perfetto.split=ranks:1"
+    generate(run, ranks=100, events=2000)
+    run_with_few_files(64, f"run={run}", "export=perfetto", split, f"out={tmp_path / 'few'}")
+    whole = api.run(run, out=tmp_path / "many", overrides=[split])
     assert len(whole.files["perfetto"]) == 101
     for path in whole.files["perfetto"]:
         assert path.read_bytes() == (tmp_path / "few" / path.name).read_bytes()
