@@ -163,3 +163,30 @@ def test_a_damaged_record_is_none(tmp_path):
         assert (sink.resumed, sink.record(0), sink.record(1)) == (1, 0, None)
         sink.put(1, {"a": [b"xyz"]}, 1)
     assert (tmp_path / "a").read_bytes() == b"xyzxyz"
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+@pytest.mark.parametrize("streams", [{"a": [b"xyz"]}, {}])
+@pytest.mark.parametrize("harm", ["gone", "cut"])
+def test_a_partition_whose_own_file_is_gone_is_done_again(tmp_path, is_here, streams, harm):
+    names = ["0.kept", "1.kept", "2.kept"]
+    for name in names:
+        (tmp_path / name).write_text("kept")
+    sink = Sink(tmp_path, "events")
+    one = sink if is_here else pickle.loads(pickle.dumps(sink))
+    for number, name in enumerate(names):
+        one.put(number, streams, number, [name, "never there"])
+    if harm == "gone":
+        (tmp_path / names[1]).unlink()
+    else:
+        (tmp_path / names[1]).write_text("ke")
+    with Sink(tmp_path, "events") as sink:
+        assert (sink.record(0), sink.record(1)) == (0, None)
+        again = [number for number in range(3) if sink.record(number) is None]
+        # What lies behind it in a stream is cut off; what lies for itself need not be.
+        assert again == ([1, 2] if is_here and streams else [1])
+        for number in again:
+            sink.put(number, streams, number)
+        sink.finish(3)
+    if streams:
+        assert (tmp_path / "a").read_bytes() == b"xyz" * 3
