@@ -16,7 +16,7 @@ import contextlib
 import os
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -149,7 +149,8 @@ def plan(settings: Settings) -> Plan:
     exporters = build("export", settings.export, (Exporter,))
     if not exporters:
         raise ConfigError("nothing to export", "choose an exporter with export=NAME")
-    return planning.make(steps, exporters)
+    given = planning.Given(settings.run, settings.partition_mb, settings.window)
+    return replace(planning.make(steps, exporters), given=given)
 
 
 def execute(settings: Settings, *, progress: TextIO | None = None) -> Result:

@@ -20,12 +20,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numba
+import numpy as np
 from numba import types
 
 from sigmatrace.kernel_helper import HelperCompiler
 from sigmatrace.kernel_load import Cache
 
 _LOCK = threading.RLock()
+_IS_PLAIN = bool(vars(numba.config)["DISABLE_JIT"])
 
 
 def _array(dtype: Any, dims: int, readonly: bool) -> Any:
@@ -90,7 +92,11 @@ def kernel(*signatures: Any, **more: Any) -> Callable[[Callable[..., Any]], Any]
     Args:
         signatures: numba signatures; none for a helper that becomes a part of other kernels.
         more: Further options of ``numba.njit``.
+
+    With ``NUMBA_DISABLE_JIT=1`` all stay plain Python, slow and open to a debugger.
     """
+    if _IS_PLAIN:
+        return _interpreted if signatures else lambda function: function
     options = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, **more}
     if not signatures:
         options |= {
@@ -100,6 +106,27 @@ def kernel(*signatures: Any, **more: Any) -> Callable[[Callable[..., Any]], Any]
         }
         return lambda function: numba.njit(function, **options)
     return lambda function: Kernel(function, signatures, options)
+
+
+def in_python(intrinsic: Any, function: Callable[..., Any]) -> Any:
+    """Return what kernels call for an intrinsic: ``function`` where they are plain Python."""
+    return function if _IS_PLAIN else intrinsic
+
+
+def _interpreted(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a kernel as plain Python: numbers wrap around, and come back as Python's own."""
+
+    @functools.wraps(function)
+    def call(*arguments: Any) -> Any:
+        with np.errstate(all="ignore"):
+            made = function(*arguments)
+        return tuple(map(_own, made)) if isinstance(made, tuple) else _own(made)
+
+    return call
+
+
+def _own(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _compile(function: Callable[..., Any], signatures: Any, options: Any) -> Any:

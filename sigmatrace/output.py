@@ -70,26 +70,31 @@ class Output:
         self._lock = -1
         try:
             self.place.parent.mkdir(parents=True, exist_ok=True)
-            left = _left(self.place, any_host=resume == "any")
-            check(self.place, overwrite=overwrite)
-            check_alone(self.place)
-            unfit = {one: _unfit(one, fingerprint, resume) for one in left}
-            taken = next((one for one in left if not unfit[one]), None)
-            for one in left:
-                if one == taken:
-                    continue
-                if one.suffix == PARTIAL:
-                    self.discarded[one.name] = unfit[one] or "another one is taken over"
-                shutil.rmtree(one, ignore_errors=True)
-            if taken:
-                taken.rename(self.staging)
-            else:
-                self.staging.mkdir()
-                (self.staging / _FINGERPRINT).write_text(json.dumps(dict(fingerprint)))
-            with contextlib.suppress(OSError):  # a file system without locks
-                self._lock = _hold(self.staging)
+            with _alone(self.place.parent):
+                self._begin(fingerprint, resume)
         except OSError as error:
             raise _unwritable(self.place, error) from error
+
+    def _begin(self, fingerprint: Mapping[str, str], resume: str) -> None:
+        """Take over the staging folder of a killed run, or make one; remove the others."""
+        left = _left(self.place, any_host=resume == "any")
+        check(self.place, overwrite=self.overwrite)
+        check_alone(self.place)
+        unfit = {one: _unfit(one, fingerprint, resume) for one in left}
+        taken = next((one for one in left if not unfit[one]), None)
+        for one in left:
+            if one == taken:
+                continue
+            if one.suffix == PARTIAL:
+                self.discarded[one.name] = unfit[one] or "another one is taken over"
+            shutil.rmtree(one, ignore_errors=True)
+        if taken:
+            taken.rename(self.staging)
+        else:
+            self.staging.mkdir()
+            (self.staging / _FINGERPRINT).write_text(json.dumps(dict(fingerprint)))
+        with contextlib.suppress(OSError):  # a file system without locks
+            self._lock = _hold(self.staging)
 
     def __enter__(self) -> Output:
         return self
@@ -139,15 +144,17 @@ class Output:
         Raises:
             OutputError: Something came to be there in the meantime, or the rename failed.
         """
-        check(self.place, overwrite=self.overwrite)
         aside = self.staging.with_suffix(OLD)
         try:
-            if self.place.exists() and any(self.place.iterdir()):
-                self.place.rename(aside)
-            self.staging.rename(self.place)
+            with _alone(self.place.parent):
+                check(self.place, overwrite=self.overwrite)
+                if self.place.exists() and any(self.place.iterdir()):
+                    self.place.rename(aside)
+                self.staging.rename(self.place)
         except OSError as error:
             if aside.exists() and not self.place.exists():
                 aside.rename(self.place)
+            check(self.place, overwrite=self.overwrite)  # where locks are not to be had
             raise _unwritable(self.place, error) from error
         shutil.rmtree(aside, ignore_errors=True)
 
@@ -264,6 +271,18 @@ def _stagings(place: Path) -> Iterator[tuple[Path, str, int]]:
             lives = host == socket.gethostname() and born != 0 and _born(pid) == born
             # A process that cannot be seen from here, in another container, holds the lock.
             yield path, host, pid if lives or _is_held(path) else 0
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other runs from looking for outputs in a folder, and from moving theirs there."""
+    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(file)
 
 
 def _hold(staging: Path, create: int = os.O_CREAT) -> int:

@@ -152,7 +152,7 @@ def _do_part(shared: Shared, spec: PartitionSpec) -> Outcome:
     pieces = [piece for (piece,) in outcome.pieces]
     streams = {name: parts for piece in pieces for name, parts in piece.streams.items()}
     outcome = replace(outcome, pieces=tuple((piece.without_streams(),) for piece in pieces))
-    sink.put(spec.number, streams, outcome)
+    sink.put(spec.number, streams, outcome, [name for piece in pieces for name in piece.files])
     return outcome
 
 

@@ -6,7 +6,7 @@ and then what others have left waiting; nobody waits for a turn. In another proc
 pickled) each partition's bytes become a file of their own, which ``finish`` copies to its place.
 
 A partition's record, what the pipeline must know of it, is written when its bytes are safe. After
-a kill the records tell which partitions need not be done again.
+a kill the records tell which partitions need not be done again, if what they left is still there.
 """
 
 from __future__ import annotations
@@ -14,18 +14,36 @@ from __future__ import annotations
 import os
 import pickle
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from sigmatrace.errors import OutputError
 
 Streams = Mapping[str, Sequence[bytes | memoryview]]
 WAITING_BYTES_MAX = 64 << 20
 """Bytes that may wait in memory for those of the partitions before them."""
+OPEN_MAX = 16
+"""Streams that are open at a time: a pass may have more than a process may have files."""
 _COPY_BYTES = 256 << 10
 _BUFFERS_MAX = 1024  # of one writev(2)
+
+
+class _Record(NamedTuple):
+    """What is known of a partition that was done.
+
+    Attributes:
+        sizes: Bytes by stream.
+        files: Bytes by file of its own, -1 for one that was not there.
+        value: None for one that cannot be read.
+    """
+
+    sizes: Mapping[str, int] = MappingProxyType({})
+    files: Mapping[str, int] = MappingProxyType({})
+    value: Any = None
 
 
 class _Records:
@@ -40,19 +58,30 @@ class _Records:
 
     def record(self, number: int) -> Any:
         """Return what was left of a partition, None if nothing was."""
-        return self._load(number)[1] if self._path(number).exists() else None
+        return self._load(number).value
 
     def _path(self, number: int, stream: str = "") -> Path:
         part = f".{stream}.part" if stream else ""
         return self._folder / f".{self._name}.{number}{part}"
 
-    def _load(self, number: int) -> tuple[dict[str, int], Any]:
-        """Return sizes by stream, and the value; None for a value that cannot be read."""
+    def _load(self, number: int) -> _Record:
         try:
-            sizes, value = pickle.loads(self._path(number).read_bytes())
+            return _Record(*pickle.loads(self._path(number).read_bytes()))
         except Exception:  # pickle raises anything: a damaged record is none
-            return {}, None
-        return sizes, value
+            return _Record()
+
+    def _dumped(self, streams: Streams, value: Any, files: Iterable[str]) -> bytes:
+        """Return a record as it is written."""
+        there = {name: self._size(name) for name in files}
+        try:
+            return pickle.dumps((_sizes(streams), there, value), pickle.HIGHEST_PROTOCOL)
+        except Exception:  # a user's own stage sums up what cannot be pickled: not to be resumed
+            return pickle.dumps((_sizes(streams), there, None), pickle.HIGHEST_PROTOCOL)
+
+    def _is_whole(self, record: _Record) -> bool:
+        """Return whether a record can be read, and the partition's own files are there."""
+        there = all(self._size(name) == size for name, size in record.files.items())
+        return record.value is not None and there
 
     def _size(self, name: str) -> int:
         path = self._folder / name
@@ -68,10 +97,10 @@ class _Records:
 class _Elsewhere(_Records):
     """A sink in another process than the one that made it."""
 
-    def put(self, number: int, streams: Streams, value: Any) -> None:
+    def put(self, number: int, streams: Streams, value: Any, files: Iterable[str] = ()) -> None:
         """See ``Sink``."""
         with _writing():
-            self._set_aside(number, streams, _record(streams, value))
+            self._set_aside(number, streams, self._dumped(streams, value, files))
 
 
 class Sink(_Records):
@@ -91,7 +120,8 @@ class Sink(_Records):
         super().__init__(folder, name)
         self.resumed = 0
         self._lock = threading.Lock()
-        self._files: dict[str, int] = {}
+        self._files: dict[str, int] = {}  # those open, the one that was used last behind
+        self._begun: set[str] = set()  # streams of which this sink has opened the file
         self._ends: dict[str, int] = {}  # of streams, where an earlier sink's records end
         self._next = 0
         self._waiting: dict[int, tuple[Streams, bytes] | None] = {}  # None: it is set aside
@@ -107,18 +137,19 @@ class Sink(_Records):
             os.close(file)
         self._files.clear()
 
-    def put(self, number: int, streams: Streams, value: Any) -> None:
+    def put(self, number: int, streams: Streams, value: Any, files: Iterable[str] = ()) -> None:
         """Leave what a partition made.
 
         Args:
             number: The partition's.
             streams: Buffers, one after the other, by the name of the stream.
             value: What ``record`` is to return; anything that can be pickled.
+            files: Names of files in the folder that the partition has written for itself.
 
         Raises:
             OutputError: The operating system refuses.
         """
-        record = _record(streams, value)
+        record = self._dumped(streams, value, files)
         size = sum(_sizes(streams).values())
         with self._lock:
             waits = number == self._next or self._waiting_bytes + size <= WAITING_BYTES_MAX
@@ -151,7 +182,7 @@ class Sink(_Records):
     def _resume(self) -> None:
         """Take over what an earlier sink of the same name left.
 
-        A record whose bytes are gone goes, too.
+        A record whose bytes are gone, or a file of whose partition, goes, too.
         """
         heads = f".{self._name}."
         names = [path.name.removeprefix(heads) for path in self._folder.glob(f"{heads}*")]
@@ -159,28 +190,35 @@ class Sink(_Records):
         aside = {int(name.partition(".")[0]) for name in names if name.endswith(".part")}
         ends = self._ends
         while self._next in records - aside:
-            sizes, value = self._load(self._next)
-            after = {name: ends.get(name, 0) + size for name, size in sizes.items()}
-            if value is None or any(self._size(name) < end for name, end in after.items()):
+            record = self._load(self._next)
+            after = {name: ends.get(name, 0) + size for name, size in record.sizes.items()}
+            is_there = all(self._size(name) >= end for name, end in after.items())
+            if not (is_there and self._is_whole(record)):
                 break
             ends.update(after)
             self._next += 1
         for number in sorted(one for one in records if one >= self._next):
-            sizes, value = self._load(number)
-            there = all(self._size(self._path(number, n).name) == sizes[n] for n in sizes)
-            if value is None or not there:
-                self._path(number).unlink()
-            else:
+            record, part = self._load(number), partial(self._path, number)
+            is_there = all(self._size(part(x).name) == size for x, size in record.sizes.items())
+            if is_there and self._is_whole(record):
                 self._waiting[number] = None
+            else:
+                self._path(number).unlink()
         self.resumed = self._next + len(self._waiting)
 
     def _stream(self, name: str) -> int:
         """Return the descriptor of a stream; what no record speaks of is cut off at first."""
-        if name not in self._files:
+        file = self._files.pop(name, -1)
+        if file < 0:
+            while len(self._files) >= OPEN_MAX:
+                os.close(self._files.pop(next(iter(self._files))))
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            self._files[name] = os.open(self._folder / name, flags, 0o666)
-            os.ftruncate(self._files[name], self._ends.get(name, 0))
-        return self._files[name]
+            file = os.open(self._folder / name, flags, 0o666)
+        self._files[name] = file
+        if name not in self._begun:
+            os.ftruncate(file, self._ends.get(name, 0))
+            self._begun.add(name)
+        return file
 
     def _drain(self) -> None:
         """Write what has its turn, unless another thread is at it: then that one will."""
@@ -209,7 +247,7 @@ class Sink(_Records):
 
     def _take_in(self, number: int) -> int:
         """Copy what was set aside to the end of its streams; return how many bytes waited."""
-        paths = {name: self._path(number, name) for name in self._load(number)[0]}
+        paths = {name: self._path(number, name) for name in self._load(number).sizes}
         for name, path in paths.items():
             file = self._stream(name)
             with path.open("rb") as part:
@@ -222,13 +260,6 @@ class Sink(_Records):
 
 def _sizes(streams: Streams) -> dict[str, int]:
     return {name: sum(map(len, parts)) for name, parts in streams.items()}
-
-
-def _record(streams: Streams, value: Any) -> bytes:
-    try:
-        return pickle.dumps((_sizes(streams), value), pickle.HIGHEST_PROTOCOL)
-    except Exception:  # a user's own stage sums up what cannot be pickled: not to be resumed
-        return pickle.dumps((_sizes(streams), None), pickle.HIGHEST_PROTOCOL)
 
 
 def _write(file: int, parts: Sequence[bytes | memoryview]) -> None:

@@ -25,10 +25,12 @@ class Window:
     Attributes:
         begin: None: from the beginning on.
         end: None: until the end.
+        written: What the user wrote, ``OPTION=BEGIN..END``.
     """
 
     begin: tuple[int, bool] | None = None
     end: tuple[int, bool] | None = None
+    written: str = ""
 
     @classmethod
     def parse(cls, option: str, text: str) -> Window:
@@ -42,13 +44,12 @@ class Window:
         Raises:
             ConfigError: It is no window, or it is empty.
         """
-        begin, dots, end = text.partition("..")
-        if not dots or not (begin.strip() or end.strip()):
+        begin, dots, end = map(str.strip, text.partition(".."))
+        if not dots or not (begin or end):
             raise ConfigError(f"{option}={text} is no window", _FORM)
-        sides = [_moment(option, side.strip()) if side.strip() else None for side in (begin, end)]
-        made = cls(*sides)
-        if made.begin and made.end and made.begin[1] == made.end[1] and made.begin >= made.end:
-            raise ConfigError(f"{option}={text} is empty", "its end must be after its begin")
+        made = cls(_side(option, begin), _side(option, end), f"{option}={text}")
+        if not made._is_mixed:
+            made.at(0)  # whatever the run's zero is
         return made
 
     def at(self, base_ns: int) -> tuple[int, int]:
@@ -56,8 +57,20 @@ class Window:
 
         Args:
             base_ns: Unix ns of the run's zero.
+
+        Raises:
+            ConfigError: It is empty, as may turn out here where one side alone is Unix time.
         """
-        return _at(self.begin, base_ns, -EVER_NS), _at(self.end, base_ns, EVER_NS)
+        begin, end = _at(self.begin, base_ns, -EVER_NS), _at(self.end, base_ns, EVER_NS)
+        if begin >= end:
+            zero = f" (the run's zero is {base_ns})" if self._is_mixed else ""
+            raise ConfigError(f"{self.written} is empty{zero}", "its end must be after its begin")
+        return begin, end
+
+    @property
+    def _is_mixed(self) -> bool:
+        """Whether one side is Unix time, and the other after the run's zero."""
+        return bool(self.begin and self.end and self.begin[1] != self.end[1])
 
 
 def text_of(begin_ns: int, end_ns: int, base_ns: int) -> str:
@@ -84,7 +97,9 @@ def duration_ns(text: str) -> int | None:
     return int(Decimal(found[1]) * UNITS_NS[found[2]])
 
 
-def _moment(option: str, text: str) -> tuple[int, bool]:
+def _side(option: str, text: str) -> tuple[int, bool] | None:
+    if not text:
+        return None
     found = _MOMENT.fullmatch(text)
     if not found:
         raise ConfigError(f"{option}: {text!r} is no time", _FORM)

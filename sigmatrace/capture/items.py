@@ -191,7 +191,7 @@ def is_intact(item: bytes | memoryview) -> bool:
     return bool(_PREFIX.unpack_from(item)[2] == crc32c(item[_CRC_FROM:]))
 
 
-def with_data(item: bytes, codec: int, data: bytes) -> bytes:
+def with_data(item: bytes | memoryview, codec: int, data: bytes) -> bytes:
     """Return a chunk item with other data, of another codec; ``item`` need not be whole."""
     head = bytearray(item[:CHUNK_HEAD_BYTES])
     head[_CODEC_AT] = codec

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import struct
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +26,7 @@ HEAD = struct.Struct("<IB")
 _COLUMN = struct.Struct("<BBBBBQ")
 _SIZE = struct.Struct("<I")
 _RECORD_BYTES = {int(schema): dtype.itemsize for schema, dtype in RECORDS.items()}
-_SAMPLE_RECORDS = 2048
+_SAMPLE_RECORDS = 1024
 _KEY_REPEATS = 2
 
 
@@ -70,16 +71,16 @@ def records_of(raw: np.ndarray, schema: int, records: int, codec: int) -> np.nda
     return out
 
 
-def pack(records: np.ndarray, columns: tuple[Column, ...]) -> bytes:
+def pack(records: np.ndarray, columns: Sequence[Column]) -> bytes:
     """Return the packed data of a chunk.
 
     Args:
         records: Their bytes, u1, at least one record.
         columns: Every byte of a record is in exactly one.
     """
-    work = _Work(records, sum(column.width for column in columns))
-    heads, planes = zip(*map(work.split, columns), strict=True)
-    stored = _stored(np.concatenate(planes))
+    told, planes = _split(records, sum(column.width for column in columns), columns)
+    heads = [_COLUMN.pack(*column, *one) for column, one in zip(columns, told, strict=True)]
+    stored = _stored(planes)
     begin = HEAD.pack(records.size, len(columns)), *heads, _SIZE.pack(len(stored)), stored
     return b"".join(begin).ljust(-(-records.size // PACKED_FACTOR), b"\0")
 
@@ -89,32 +90,29 @@ def unpack(data: np.ndarray, out: np.ndarray, record_bytes: int) -> None:
 
     Args:
         data: The chunk's packed data, u1.
-        out: Bytes of at least one record, u1, contiguous.
+        out: Bytes of at least one record, u1, contiguous, at a multiple of 4.
         record_bytes: Of one record.
 
     Raises:
         PackedError: The data is not what the format says; ``out`` then holds anything.
     """
+    from sigmatrace.capture.kernels.pack import restore
+
     reader = _Reader(data)
     size, count = reader.take(HEAD)
     if size != out.size:
         raise PackedError("another size of records")
-    columns: list[Column] = []
-    told: list[tuple[int, int]] = []
-    for _ in range(count):
-        *fields, planes, base = reader.take(_COLUMN)
-        columns.append(Column(*fields))
-        told.append((planes, base))
-    _check(columns, [planes for planes, _ in told], record_bytes)
-    work = _Work(out, record_bytes)
-    planes_of_all = reader.planes(sum(planes for planes, _ in told), work.count)
-    first = 0
-    for column, (planes, base) in zip(columns, told, strict=True):
-        work.restore(column, base, planes_of_all[first : first + planes])
-        first += planes
+    told = np.array([reader.take(_COLUMN) for _ in range(count)], np.uint64).reshape(count, 6)
+    columns, planes = told[:, :4].astype(np.int64), told[:, 4].astype(np.int64)
+    _check(columns.tolist(), planes.tolist(), record_bytes)
+    records = out.size // record_bytes
+    stored = reader.planes(int(planes.sum()) * records)
+    latest, rests = np.empty(KEYS, np.uint64), np.empty(records, np.uint64)
+    words, step = out.view(np.uint32), record_bytes // 4
+    restore(stored, step, columns, told[:, 5].copy(), planes, latest, rests, words)
 
 
-def choose(records: np.ndarray, dtype: np.dtype) -> tuple[Column, ...]:
+def choose(records: np.ndarray, dtype: np.dtype) -> list[Column]:
     """Return the columns, and how each is predicted, that pack these records well.
 
     Every way is tried on the first records. Columns that another one would predict better choose
@@ -125,23 +123,38 @@ def choose(records: np.ndarray, dtype: np.dtype) -> tuple[Column, ...]:
         dtype: Of a record; its fields lie at multiples of their size.
     """
     sample = records[: _SAMPLE_RECORDS * dtype.itemsize]
-    work = _Work(sample, dtype.itemsize)
-
-    def size(way: Column) -> int:
-        return len(_stored(work.split(way)[1]))
-
+    columns = _columns(dtype)
+    keys = _keys(sample, dtype)
+    ways = [
+        way
+        for column in columns
+        for way in (
+            column,
+            column._replace(how=PREVIOUS),
+            *(column._replace(how=EQUAL, key=key) for key in keys),
+        )
+    ]
+    sizes = _sizes(sample, dtype.itemsize, ways)
     chosen, gains = {}, []
-    keys = _keys(work, dtype)
-    for column in _columns(dtype):
-        alone = min(column, column._replace(how=PREVIOUS), key=size)
+    for column in columns:
+        alone = min(column, column._replace(how=PREVIOUS), key=sizes.__getitem__)
         chosen[column.at] = alone
-        for key in keys:
-            way = column._replace(how=EQUAL, key=key)
-            gains.append((size(alone) - size(way), way))
+        gains += [
+            (sizes[alone] - sizes[way], way)
+            for way in ways
+            if way.at == column.at and way.how == EQUAL
+        ]
     for gain, way in sorted(gains, reverse=True):
         if gain > 0 and chosen[way.at].how != EQUAL and way.at not in _chain(way.key, chosen):
             chosen[way.at] = way
-    return tuple(sorted(chosen.values(), key=lambda way: len(_chain(way.at, chosen))))
+    return sorted(chosen.values(), key=lambda way: len(_chain(way.at, chosen)))
+
+
+def _sizes(sample: np.ndarray, record_bytes: int, ways: Sequence[Column]) -> dict[Column, int]:
+    """Return how many bytes a column takes in each of these ways."""
+    told, planes = _split(sample, record_bytes, ways)
+    ends = np.cumsum([count for count, _ in told]) * (sample.size // record_bytes)
+    return dict(zip(ways, map(len, map(_stored, np.split(planes, ends[:-1]))), strict=True))
 
 
 def _chain(at: int, chosen: dict[int, Column]) -> list[int]:
@@ -159,104 +172,46 @@ def _columns(dtype: np.dtype) -> list[Column]:
     return [Column(at, end - at) for at, end in zip(starts, ends, strict=True)]
 
 
-def _keys(work: _Work, dtype: np.dtype) -> list[int]:
+def _keys(sample: np.ndarray, dtype: np.dtype) -> list[int]:
     """Return the offsets of the columns of four bytes that have several values, again and again."""
-    narrow = [column for column in _columns(dtype) if column.width == 4]
-    most = work.count // _KEY_REPEATS
-    return [x.at for x in narrow if 1 < len(np.unique(work.values(x))) <= most]
+    words = sample.view("<u4").reshape(-1, dtype.itemsize // 4)
+    most = len(words) // _KEY_REPEATS
+    narrow = [column.at for column in _columns(dtype) if column.width == 4]
+    return [at for at in narrow if 1 < len(np.unique(words[:, at // 4])) <= most]
 
 
-def _check(columns: list[Column], planes: list[int], record_bytes: int) -> None:
+def _check(columns: list[list[int]], planes: list[int], record_bytes: int) -> None:
     """Refuse columns that are not exactly the record, or have keys that are not known yet."""
-    taken = np.zeros(max(record_bytes, 256 + 8), np.uint8)
     known: set[int] = set()
     for (at, width, how, key), count in zip(columns, planes, strict=True):
         has_key = how in (NONE, PREVIOUS) or (how == EQUAL and key in known)
         if at % 4 or width not in (4, 8) or count > width or not has_key:
             raise PackedError("a column that cannot be")
-        taken[at : at + width] += 1
         known.add(at)
-    if not (taken[:record_bytes] == 1).all() or taken[record_bytes:].any():
+    end = 0
+    for at, width, *_ in sorted(columns):
+        if at != end:
+            raise PackedError("columns that do not make up the record")
+        end += width
+    if end != record_bytes:
         raise PackedError("columns that do not make up the record")
 
 
-class _Work:
-    """The records of a chunk by column, and which record predicts which.
+def _split(
+    records: np.ndarray, record_bytes: int, columns: Sequence[Column]
+) -> tuple[list[tuple[int, int]], np.ndarray]:
+    """Return how many planes each column has, and its base; and all planes, u1."""
+    from sigmatrace.capture.kernels.pack import split
 
-    Args:
-        records: Their bytes, u1.
-        record_bytes: Of one record.
-    """
-
-    def __init__(self, records: np.ndarray, record_bytes: int) -> None:
-        self.count = records.size // record_bytes
-        self._records = records
-        self._record_bytes = record_bytes
-        self._values: dict[int, np.ndarray] = {}
-        self._links: dict[tuple[int, int], np.ndarray] = {}
-
-    def values(self, column: Column) -> np.ndarray:
-        """Return a column, u8."""
-        if column.at not in self._values:
-            self._values[column.at] = self._in_place(column).astype(np.uint64)
-        return self._values[column.at]
-
-    def split(self, column: Column) -> tuple[bytes, np.ndarray]:
-        """Return how a column begins in packed data, and its planes, u1 of (planes x records,)."""
-        rests, base = self._rests(column)
-        planes = -(-int(rests.max()).bit_length() // 8)
-        by_byte = rests.view(np.uint8).reshape(self.count, 8).T
-        return _COLUMN.pack(*column, planes, base), by_byte[:planes].ravel()
-
-    def restore(self, column: Column, base: int, planes: np.ndarray) -> None:
-        """Fill a column of the records from its planes; those before it are filled already."""
-        from sigmatrace.capture.kernels.pack import restore
-
-        rests = np.zeros(self.count, np.uint64)
-        for k, plane in enumerate(planes):
-            rests.view(np.uint8)[k::8] = plane
-        if column.how == NONE:
-            rests += np.uint64(base)
-        else:
-            restore(self._find_links(column), base, _top(column), rests)
-        self._values[column.at] = rests
-        self._in_place(column)[:] = rests
-
-    def _in_place(self, column: Column) -> np.ndarray:
-        dtype, steps = np.dtype(f"<u{column.width}"), (self._record_bytes,)
-        return np.ndarray((self.count,), dtype, self._records.data, column.at, steps)
-
-    def _rests(self, column: Column) -> tuple[np.ndarray, int]:
-        """Return what is left of a column where its prediction is known, and its base."""
-        from sigmatrace.capture.kernels.pack import differences
-
-        values = self.values(column)
-        if column.how == NONE:
-            base = values.min()
-            return values - base, int(base)
-        rests = np.empty(self.count, np.uint64)
-        differences(values, self._find_links(column), values[0], _top(column), rests)
-        return rests, int(values[0])
-
-    def _find_links(self, column: Column) -> np.ndarray:
-        """Return the number of the record that predicts each one, i4, -1 for none."""
-        name = column.how, column.key
-        if name not in self._links:
-            self._links[name] = self._make_links(column)
-        return self._links[name]
-
-    def _make_links(self, column: Column) -> np.ndarray:
-        from sigmatrace.capture.kernels.pack import link_equal
-
-        if column.how == PREVIOUS:
-            return np.arange(-1, self.count - 1, dtype=np.int32)
-        links, latest = np.empty(self.count, np.int32), np.empty(KEYS, np.int32)
-        link_equal(self.values(Column(column.key, 4)), latest, links)
-        return links
-
-
-def _top(column: Column) -> int:
-    return 8 * column.width - 1
+    words, count = records.view(np.uint32), records.size // record_bytes
+    if not words.flags.aligned:
+        words = words.copy()
+    bases, planes = np.empty(len(columns), np.uint64), np.empty(len(columns), np.int64)
+    latest, rests = np.empty(KEYS, np.uint64), np.empty(count, np.uint64)
+    out = np.empty(count * sum(column.width for column in columns), np.uint8)
+    told = np.array(columns, np.int64)
+    used = split(words, record_bytes // 4, told, latest, rests, bases, planes, out)
+    return list(zip(planes.tolist(), bases.tolist(), strict=True)), out[:used]
 
 
 class _Reader:
@@ -270,14 +225,13 @@ class _Reader:
         """Return the next numbers."""
         return form.unpack(self._bytes(form.size).data)
 
-    def planes(self, planes: int, count: int) -> np.ndarray:
-        """Return all planes, u1 of shape (planes, count); nothing else may follow."""
+    def planes(self, whole: int) -> np.ndarray:
+        """Return all planes, u1, of so many bytes; nothing else may follow."""
         (size,) = self.take(_SIZE)
         stored = self._bytes(size)
         if self._data[self._at :].any():
             raise PackedError("something behind the planes")
-        whole = planes * count
-        return (stored if size == whole else _from_block(stored, whole)).reshape(planes, count)
+        return stored if size == whole else _from_block(stored, whole)
 
     def _bytes(self, size: int) -> np.ndarray:
         self._at += size

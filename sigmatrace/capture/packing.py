@@ -67,6 +67,7 @@ def in_place(run: Path, *, unpack: bool) -> Packing:
     """Replace the files of a run one by one, but those with a ring file beside them.
 
     A process that lives has a ring file, and would go on writing to the file that was replaced.
+    Of a symbolic link the file is replaced that it points to.
 
     Args:
         run: The run's folder.
@@ -78,22 +79,25 @@ def in_place(run: Path, *, unpack: bool) -> Packing:
         OutputError: The folder cannot be written, or a file is still written.
     """
     paths = find_rank_files(run)
-    left = [path for path in paths if path.with_suffix(RING_SUFFIX).exists()]
-    with suppress(OSError):  # said below, if it matters
-        _sweep(run, {path.name for path in paths})
+    left = [path for path in paths if _has_ring(path)]
+    linked = {path.resolve(): path for path in paths if path not in left}
+    for folder in {file.parent for file in linked}:
+        with suppress(OSError):  # said below, if it matters
+            _sweep(folder, {file.name for file in linked})
 
-    def replace(path: Path) -> Rewritten:
-        with _staged(path) as staging:
+    def replace(file: Path) -> Rewritten:
+        path = linked[file]
+        with _staged(file) as staging:
             done = rewrite(path, staging, back=unpack)
-            if path.stat().st_size != done.before or path.with_suffix(RING_SUFFIX).exists():
+            if file.stat().st_size != done.before or _has_ring(path):
                 raise OutputError(f"{path} is still being written", "wait until its process ended")
             if done.chunks:
-                with staging.open("rb") as file:
-                    os.fsync(file.fileno())
-                staging.replace(path)
+                with staging.open("rb") as new:
+                    os.fsync(new.fileno())
+                staging.replace(file)
         return done
 
-    return Packing(_all([path for path in paths if path not in left], replace), left=left)
+    return Packing(_all(list(linked), replace), left=left)
 
 
 def summary(packing: Packing, *, unpack: bool, place: Path) -> str:
@@ -138,6 +142,11 @@ def _all(paths: Sequence[Path], do: Callable[[Path], Rewritten]) -> list[Rewritt
         return list(pool.map(do, paths))
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _has_ring(path: Path) -> bool:
+    """Return whether a ring file lies beside a rank file, or beside what it is a link to."""
+    return any(one.with_suffix(RING_SUFFIX).exists() for one in (path, path.resolve()))
 
 
 def _refuse(place: Path) -> None:

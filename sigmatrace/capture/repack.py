@@ -7,7 +7,7 @@ the same bytes, and a reader finds the same in both.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,13 +22,16 @@ from sigmatrace.capture.packed import Column, PackedError, choose, pack, records
 from sigmatrace.capture.view import FileView, opened
 from sigmatrace.trace_format import CODEC_PACKED, CODEC_RAW, RECORDS, Item, Schema
 
-Turn = Callable[[bytes, items.Chunk], bytes]
+Bytes = bytes | memoryview
+Turn = Callable[[Bytes, items.Chunk], Bytes]
 """Makes another chunk item of one."""
 
 _LAYOUTS = {int(schema): dtype for schema, dtype in RECORDS.items()}
 _CHOICE_CHUNKS = 32
 _COPY_BYTES = 1 << 20
 _PAGE_BYTES = 4096
+_PAD_BYTES = -items.CHUNK_HEAD_BYTES % 8
+"""Before a chunk item in memory, so that its records lie as their numbers need."""
 
 
 @dataclass
@@ -66,8 +69,21 @@ class Rewritten:
 class _Choice:
     """How the chunks of a schema are packed; chosen anew from time to time."""
 
-    columns: tuple[Column, ...] = ()
+    columns: Sequence[Column] = ()
     chunks: int = 0
+
+
+class _Room:
+    """Memory that is used again: new memory costs more than what is done with it."""
+
+    def __init__(self) -> None:
+        self._whole = np.empty(0, np.uint8)
+
+    def of(self, size: int) -> np.ndarray:
+        """Return so many bytes, u1, which hold anything; those of the last call are gone."""
+        if self._whole.size < size:
+            self._whole = np.empty(size, np.uint8)
+        return self._whole[:size]
 
 
 @dataclass
@@ -75,9 +91,9 @@ class Packer:
     """Packs the chunks of one file, with what it learned from those before."""
 
     _choices: dict[int, _Choice] = field(default_factory=dict)
-    _room: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint8))
+    _again: _Room = field(default_factory=_Room)
 
-    def __call__(self, item: bytes, chunk: items.Chunk) -> bytes:
+    def __call__(self, item: Bytes, chunk: items.Chunk) -> Bytes:
         """Return the packed chunk item; the same one if it is packed already, or as small raw."""
         dtype = RECORDS[Schema(chunk.schema)]
         if chunk.codec != CODEC_RAW or chunk.records == 0:
@@ -91,16 +107,14 @@ class Packer:
         data = pack(records, choice.columns)
         if len(data) >= records.size:
             return item
-        if self._room.size < records.size:
-            self._room = np.empty(records.size, np.uint8)
-        again = self._room[: records.size]
+        again = self._again.of(records.size)
         unpack(np.frombuffer(data, np.uint8), again, dtype.itemsize)
-        if not np.array_equal(again, records):
+        if not np.array_equal(again.view(np.uint32), records.view(np.uint32)):
             raise AssertionError(f"a chunk of schema {chunk.schema} does not come back")
         return items.with_data(item, CODEC_PACKED, data)
 
 
-def unpack_item(item: bytes, chunk: items.Chunk) -> bytes:
+def unpack_item(item: Bytes, chunk: items.Chunk) -> Bytes:
     """Return the raw chunk item of a packed one, the same one if it is raw.
 
     Raises:
@@ -165,6 +179,7 @@ class _NewFile:
         self._data = data
         self._out = out
         self._spans: list[tuple[str, int]] = []
+        self._item = _Room()
         self.done = done
 
     def write(self, turn: Turn) -> None:
@@ -189,7 +204,7 @@ class _NewFile:
 
     def _chunk(self, span: items.Span, turn: Turn) -> None:
         done, chunk = self.done, span.chunk
-        item = self._data[span.offset : span.offset + span.size]
+        item = self._read(span)
         if not (span.checked or items.is_intact(item)):
             done.damaged += span.size
             self._out.write(item)
@@ -210,6 +225,13 @@ class _NewFile:
             done.records += chunk.records
             done.record_bytes += len(new)
         self._out.write(new)
+
+    def _read(self, span: items.Span) -> Bytes:
+        """Return an item, which is there until the next one is read."""
+        room = self._item.of(_PAD_BYTES + span.size)[_PAD_BYTES:]
+        if self._data.read_into(span.offset, room):
+            return room.data
+        return self._data[span.offset : span.offset + span.size]  # the file became shorter
 
     def _other(self, span: items.Span) -> None:
         done = self.done

@@ -176,7 +176,23 @@ def test_plan(command):
         "wqe",
         "doorbell",
     }
+    assert spoken.out.startswith("index ")
     assert spoken.out.endswith("passes over event bytes: 1\n")
+
+
+def test_plan_tells_of_the_run_that_is_given(command, small):
+    size = sum(path.stat().st_size for path in small.iterdir())
+    words = ["--plan", f"run={small}", "partition_mb=7", "window=1ms..2ms"]
+    run, window, index, *_ = command(*words).out.splitlines()
+    amount = f"2 files, {size / 1024:.3g} KiB; read in partitions of 7 MiB of records"
+    assert run == f"run        {small}: {amount}"
+    assert window == "window     1ms..2ms: chunks of records outside are not read"
+    assert index.startswith("index ")
+    assert command(*words[:-1]).out.splitlines()[1] == index
+    assert not (small / "sigmatrace-out").exists()
+    for path in small.iterdir():
+        path.unlink()
+    one_line(command(*words), 3, "no trace files")
 
 
 def test_multirun_goes_on_after_a_bad_run(command, small, copy_of):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import socket
@@ -11,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from sigmatrace import api, pipeline
+from sigmatrace import api, output, pipeline
 from sigmatrace.errors import OutputError
 from sigmatrace.export.json import Json
 from sigmatrace.output import Output
+from tests.dask_commands import environment
 from tests.permissions import obeying
 
 KILLED = """
@@ -30,6 +32,25 @@ def write(self, part, run, staging):
 
 Parquet.write = write
 api.run(sys.argv[1], export=["parquet"], overwrite=True)
+"""
+
+AT_ONCE = """
+import sys
+from pathlib import Path
+from sigmatrace.errors import OutputError
+from sigmatrace.output import LEDGER, Output
+
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    with Output(Path(sys.argv[1])) as made:
+        print("begun", flush=True)
+        sys.stdin.readline()
+        made.keep([])
+        made.write_json(LEDGER, {})
+        made.publish()
+except OutputError as error:
+    print(error, flush=True)
 """
 
 
@@ -187,3 +208,77 @@ def test_a_living_run_that_cannot_be_seen_is_left_alone(tmp_path):
         assert hidden_one.is_dir()
     with Output(tmp_path / "out") as second:
         assert not hidden_one.exists() and second.staging.is_dir()
+
+
+def test_of_runs_that_begin_at_the_same_instant_one_goes_on(tmp_path):
+    out = tmp_path / "out"
+    command = [sys.executable, "-c", AT_ONCE, str(out)]
+    pipe = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    started = [subprocess.Popen(command, env=environment(), **pipe) for _ in range(8)]
+    try:
+        assert {one.stdout.readline() for one in started} == {"ready\n"}
+        for one in started:
+            one.stdin.write("\n")
+            one.stdin.flush()
+        said = [one.stdout.readline().strip() for one in started]
+        [first] = [one for one, text in zip(started, said, strict=True) if text == "begun"]
+        for text in (text for text in said if text != "begun"):
+            assert text.startswith(f"process {first.pid} writes to {out} right now: wait until")
+        first.communicate("\n", timeout=60)
+        assert (out / "ledger.json").is_file() and hidden(tmp_path) == []
+    finally:
+        for one in started:
+            one.kill()
+            one.communicate()
+
+
+def test_nobody_else_looks_while_a_run_begins_or_ends(tmp_path, monkeypatch):
+    tried = []
+
+    def try_too(real):
+        def call(*given, **more):
+            file = os.open(tmp_path, os.O_RDONLY)
+            with pytest.raises(BlockingIOError):
+                output.fcntl.flock(file, output.fcntl.LOCK_EX | output.fcntl.LOCK_NB)
+            os.close(file)
+            tried.append(real.__name__)
+            return real(*given, **more)
+
+        return call
+
+    for name in ("check", "check_alone"):
+        monkeypatch.setattr(output, name, try_too(getattr(output, name)))
+    with Output(tmp_path / "out") as made:
+        made.publish()
+    assert tried == ["check", "check_alone", "check"]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_without_locks_the_later_of_two_runs_that_end_at_once_says_so(
+    tmp_path, monkeypatch, overwrite
+):
+    def no_locks(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(output.fcntl, "flock", no_locks)
+    out = tmp_path / "out"
+    with Output(out) as first:
+        monkeypatch.setattr(socket, "gethostname", lambda: "elsewhere")
+        with Output(out, overwrite=overwrite) as second:
+            for made in (first, second):
+                made.keep([])
+                made.write("ledger.json", made.staging.name)
+                made.write_json("run.json", {"files": made.names})
+            rename, name = Path.rename, first.staging.name
+
+            def first_is_faster(path, target):
+                if path == second.staging:
+                    monkeypatch.setattr(Path, "rename", rename)
+                    first.publish()
+                return rename(path, target)
+
+            monkeypatch.setattr(Path, "rename", first_is_faster)
+            what = "cannot write" if overwrite else "output is already there"
+            with pytest.raises(OutputError, match=f"{what}.*{out}"):
+                second.publish()
+    assert (out / "ledger.json").read_text().strip() == name and hidden(tmp_path) == []

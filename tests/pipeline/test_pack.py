@@ -78,6 +78,41 @@ def test_in_place_and_back(small: Path, spoken: Callable[..., Spoken]) -> None:
     assert files(small) == before
 
 
+def test_in_place_a_link_stays_and_its_file_is_replaced(
+    small: Path, tmp_path: Path, spoken: Callable[..., Spoken]
+) -> None:
+    before = files(small)
+    store = tmp_path / "store"
+    store.mkdir()
+    first, second = sorted(small.iterdir())
+    for number, path in enumerate((first, second)):
+        path.symlink_to(path.rename(store / f"part-{number}.msgpack"))
+    (small / "again.msgpack").symlink_to(second)
+    said = spoken(small, "--in-place")
+    assert (said.code, said.err) == (0, "")
+    assert said.out.startswith("packed 2 files, 200 events: ")
+    assert all(path.is_symlink() for path in small.iterdir())
+    assert sorted(one.name for one in store.iterdir()) == ["part-0.msgpack", "part-1.msgpack"]
+    assert all(
+        len(data) < len(before[name]) for name, data in files(small).items() if name in before
+    )
+    assert spoken(small, "--in-place", "--unpack").code == 0
+    assert {name: data for name, data in files(small).items() if name in before} == before
+
+
+def test_in_place_a_link_to_a_file_that_is_still_written_is_left_alone(
+    small: Path, tmp_path: Path, spoken: Callable[..., Spoken]
+) -> None:
+    first = min(small.iterdir())
+    first.symlink_to(first.rename(tmp_path / "elsewhere.msgpack"))
+    (tmp_path / "elsewhere.ring").write_bytes(ring_file([]))
+    before = first.read_bytes()
+    said = spoken(small, "--in-place")
+    assert said.code == 0
+    assert f"its process may still run: 1 file ({first.name})" in said.out
+    assert first.read_bytes() == before
+
+
 def test_what_is_packed_by_its_name_is_not_packed_again_beside_itself(
     small: Path, spoken: Callable[..., Spoken]
 ) -> None:

@@ -27,9 +27,9 @@ from sigmatrace.sink import Sink
 
 put, done = Sink.put, 0
 
-def counted(self, number, streams, value):
+def counted(self, *given):
     global done
-    put(self, number, streams, value)
+    put(self, *given)
     done += 1
     if done == int(sys.argv[2]):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -111,6 +111,15 @@ def test_finished_partitions_are_not_done_again(run, reads, whole, after):
     assert len(reads) == len(set(reads)) == PARTITIONS - after
     assert f"resumed    {after} of {PARTITIONS} partitions" in result.text()
     assert not [path for path in run.iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize("form", ["*.kept", "*.queues", "parquet/ops/*.parquet"])
+def test_a_partition_whose_file_was_removed_is_done_again(run, reads, whole, form):
+    left = kill(run, 3)
+    max(left.glob(form)).unlink()
+    reads.clear()
+    assert results(go_on(run).out) == whole
+    assert sorted(reads) == [2, 3]
 
 
 def test_a_run_that_was_not_killed_says_nothing_of_it(run, reads):

@@ -49,13 +49,18 @@ def work_of(indexed: pipeline.Indexed, exchanges=()) -> passes.Work:
     return passes.Work(*chosen, indexed.run, Path(), sink, pipeline.BUCKETS)
 
 
+def run_with_few_files(files: int, *words: str) -> None:
+    command = [sys.executable, "-c", LIMITED, str(files), *words, "cluster.workers=2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_thousand_files_pass_with_few_open(many, tmp_path):
     folder, truth = many
     out = tmp_path / "out"
-    words = [f"run={folder}", f"out={out}", "export=[json,csv,parquet,matrix,perfetto]"]
-    command = [sys.executable, "-c", LIMITED, str(OPEN_FILES), *words, "cluster.workers=2"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
+    run_with_few_files(
+        OPEN_FILES, f"run={folder}", f"out={out}", "export=[json,csv,parquet,matrix,perfetto]"
+    )
     ledger = json.loads((out / "ledger.json").read_text())
     assert ledger["balanced"] and ledger["lossless"]
     assert ledger["stages"]["match"]["sends_matched"] == int(truth.pairs["matched"].sum())
@@ -65,6 +70,16 @@ def test_a_thousand_files_pass_with_few_open(many, tmp_path):
     }
     ends = zip(*(truth.pairs[key].tolist() for key in ("src", "dst", "sent")), strict=True)
     assert sent == {(src, dst): count for src, dst, count in ends if count}
+
+
+def test_a_hundred_files_of_a_trace_are_written_with_few_open(tmp_path):
+    run, split = tmp_path / "run", "export.perfetto.split=ranks:1"
+    generate(run, ranks=100, events=2000)
+    run_with_few_files(64, f"run={run}", "export=perfetto", split, f"out={tmp_path / 'few'}")
+    whole = api.run(run, out=tmp_path / "many", overrides=[split])
+    assert len(whole.files["perfetto"]) == 101
+    for path in whole.files["perfetto"]:
+        assert path.read_bytes() == (tmp_path / "few" / path.name).read_bytes()
 
 
 def test_small_files_share_partitions(many):

@@ -224,3 +224,13 @@ def test_absolute_and_relative_windows_are_the_same(whole, tmp_path):
     ]
     assert books[0]["records"] == books[1]["records"]
     assert np.all([book["records"]["op"]["read"] > 0 for book in books])
+
+
+@pytest.mark.parametrize("option", ["window", "export.perfetto.window"])
+def test_a_window_whose_end_lies_before_its_begin_is_refused(small, option, command):
+    """Only the run's zero tells so: one side is Unix time."""
+    text = f"{BASE_NS + 10**15}..1s"
+    code, _, said = command(f"run={small}", "export=perfetto", f"{option}={text}")
+    assert code == ConfigError.exit_code
+    assert f"error: {option}={text} is empty (the run's zero is " in said.splitlines()[-1]
+    assert not (small / "sigmatrace-out").exists()

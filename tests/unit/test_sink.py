@@ -107,6 +107,20 @@ def test_many_buffers_and_short_writes(tmp_path, monkeypatch):
     assert (tmp_path / "a").read_bytes() == b"".join(buffers)
 
 
+def test_more_streams_than_a_process_may_have_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "OPEN_MAX", 3)
+    names = [f"stream {number}" for number in range(10)]
+    (tmp_path / names[7]).write_bytes(b"of a run that was killed before its first record")
+    others = len(list(Path("/proc/self/fd").iterdir()))
+    with Sink(tmp_path, "events") as sink:
+        for number in range(4):
+            sink.put(number, {name: [f"{name} {number},".encode()] for name in names}, None)
+            assert len(list(Path("/proc/self/fd").iterdir())) <= others + 3
+        sink.finish(4)
+    for name in names:
+        assert (tmp_path / name).read_text() == "".join(f"{name} {n}," for n in range(4))
+
+
 def test_a_value_that_cannot_be_kept_is_done_again(tmp_path):
     Sink(tmp_path, "events").put(0, {"a": [b"x"]}, lambda: None)
     with Sink(tmp_path, "events") as sink:
@@ -149,3 +163,30 @@ def test_a_damaged_record_is_none(tmp_path):
         assert (sink.resumed, sink.record(0), sink.record(1)) == (1, 0, None)
         sink.put(1, {"a": [b"xyz"]}, 1)
     assert (tmp_path / "a").read_bytes() == b"xyzxyz"
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+@pytest.mark.parametrize("streams", [{"a": [b"xyz"]}, {}])
+@pytest.mark.parametrize("harm", ["gone", "cut"])
+def test_a_partition_whose_own_file_is_gone_is_done_again(tmp_path, is_here, streams, harm):
+    names = ["0.kept", "1.kept", "2.kept"]
+    for name in names:
+        (tmp_path / name).write_text("kept")
+    sink = Sink(tmp_path, "events")
+    one = sink if is_here else pickle.loads(pickle.dumps(sink))
+    for number, name in enumerate(names):
+        one.put(number, streams, number, [name, "never there"])
+    if harm == "gone":
+        (tmp_path / names[1]).unlink()
+    else:
+        (tmp_path / names[1]).write_text("ke")
+    with Sink(tmp_path, "events") as sink:
+        assert (sink.record(0), sink.record(1)) == (0, None)
+        again = [number for number in range(3) if sink.record(number) is None]
+        # What lies behind it in a stream is cut off; what lies for itself need not be.
+        assert again == ([1, 2] if is_here and streams else [1])
+        for number in again:
+            sink.put(number, streams, number)
+        sink.finish(3)
+    if streams:
+        assert (tmp_path / "a").read_bytes() == b"xyz" * 3

@@ -49,6 +49,15 @@ def test_what_is_no_window_is_refused_in_one_line(text, why):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("text", [f"{BASE + 10}..10ns", f"10ns..{BASE + 3}", f"{BASE + 1}..-5ms"])
+def test_a_window_that_turns_out_to_be_empty_is_refused(text):
+    window = Window.parse("window", text)
+    with pytest.raises(ConfigError) as error:
+        window.at(BASE)
+    zero = f"the run's zero is {BASE}"
+    assert str(error.value) == f"window={text} is empty ({zero}): its end must be after its begin"
+
+
 @pytest.mark.parametrize("text", ["10s..12.5s", "..0.000000007s", "-3s..", "0s..100s"])
 def test_a_window_is_written_as_it_is_read(text):
     assert text_of(*Window.parse("window", text).at(BASE), BASE) == text

@@ -1,60 +1,188 @@
-"""Columns of packed chunks, and their differences to what an earlier record predicts."""
+"""Records taken apart into planes of bytes, and put together again (``docs/format.md`` 1.6)."""
 
 from __future__ import annotations
 
 import numpy as np
-from numba import int64, uint64, void
+from numba import int64, void
 
-from sigmatrace.kernel import I4R, I4W, U1R, U8R, U8W, kernel
+from sigmatrace.kernel import I8R, I8R2, I8W, U1R, U1W, U4R, U4W, U8R, U8W, kernel
+
+NONE, PREVIOUS = 0, 1
+"""What predicts a column, as the format numbers it; else the latest record of the same key."""
+ONE = np.uint64(1)
 
 
-@kernel(void(U8R, I4W, I4W))
-def link_equal(keys: np.ndarray, latest: np.ndarray, links: np.ndarray) -> None:
-    """Find for each record the latest earlier one of the same key.
+@kernel()
+def _load(words: np.ndarray, step: int, at: int, width: int, out: np.ndarray) -> None:
+    """Fill ``out`` with the numbers that begin at word ``at`` of each record."""
+    low, each = np.uint64(at), np.uint64(step)  # unsigned: indices that cannot count from the end
+    if width == 4:
+        for i in range(len(out)):
+            out[i] = words[np.uint64(i) * each + low]
+    else:
+        for i in range(len(out)):
+            first = np.uint64(i) * each + low
+            out[i] = np.uint64(words[first]) | np.uint64(words[first + ONE]) << np.uint64(32)
+
+
+@kernel()
+def _store(numbers: np.ndarray, step: int, at: int, width: int, words: np.ndarray) -> None:
+    """Undo ``_load``."""
+    low, each = np.uint64(at), np.uint64(step)
+    for i in range(len(numbers)):
+        words[np.uint64(i) * each + low] = numbers[i]
+    if width == 8:
+        for i in range(len(numbers)):
+            words[np.uint64(i) * each + low + ONE] = numbers[i] >> np.uint64(32)
+
+
+@kernel()
+def _folded(rest: np.uint64, unused: np.uint64) -> np.uint64:
+    """Return 2 d for a difference d >= 0, else -2 d - 1: small ones are small.
 
     Args:
-        keys: Of shape (records,); their low bits count.
+        rest: The difference, modulo the numbers of a column.
+        unused: Bits by which these are shorter than 64.
+    """
+    high = np.int64(rest << unused)
+    return np.uint64((high << 1) ^ (high >> 63)) >> unused
+
+
+@kernel()
+def _unfolded(rest: np.uint64) -> np.uint64:
+    return (rest >> ONE) ^ (np.uint64(0) - (rest & ONE))
+
+
+@kernel()
+def _predict(
+    words: np.ndarray, step: int, column: np.ndarray, latest: np.ndarray, rests: np.ndarray
+) -> np.uint64:
+    """Fill ``rests`` with what predictions leave of a column, and return its base.
+
+    Arguments are those of ``split``.
+    """
+    at, width, how, key = column
+    unused = np.uint64(64 - 8 * width)
+    _load(words, step, at >> 2, width, rests)
+    base: np.uint64 = rests[0]
+    if how == NONE:
+        base = rests.min()
+        for i in range(len(rests)):
+            rests[i] -= base
+    elif how == PREVIOUS:
+        before = base
+        for i in range(len(rests)):
+            number = rests[i]
+            rests[i] = _folded(number - before, unused)
+            before = number
+    else:
+        latest[:] = base
+        first, each, mask = np.uint64(key >> 2), np.uint64(step), np.uint64(len(latest) - 1)
+        for i in range(len(rests)):
+            place = words[np.uint64(i) * each + first] & mask
+            number = rests[i]
+            rests[i] = _folded(number - latest[place], unused)
+            latest[place] = number
+    return base
+
+
+@kernel(int64(U4R, int64, I8R2, U8W, U8W, U8W, I8W, U1W))
+def split(
+    words: np.ndarray,
+    step: int,
+    columns: np.ndarray,
+    latest: np.ndarray,
+    rests: np.ndarray,
+    bases: np.ndarray,
+    planes: np.ndarray,
+    out: np.ndarray,
+) -> int:
+    """Take records apart into planes; return how many bytes these have.
+
+    Args:
+        words: The records, one behind the other.
+        step: Words of a record.
+        columns: Of shape (columns, 4): ``at``, ``width``, ``how`` and ``key`` of each.
         latest: Scratch; its length, a power of two, is the number of keys.
-        links: Filled: number of the record found, -1 where there is none.
+        rests: Scratch of shape (records,).
+        bases: Of shape (columns,), filled: the number that predicts the first one.
+        planes: Of shape (columns,), filled: how many planes each column has.
+        out: Filled: the planes; room for as many as the columns are wide.
     """
-    mask = np.uint64(len(latest) - 1)
-    latest[:] = -1
-    for i in range(len(links)):
-        key = keys[i] & mask
-        links[i] = latest[key]
-        latest[key] = i
+    used = 0
+    for c in range(len(columns)):
+        bases[c] = _predict(words, step, columns[c], latest, rests)
+        bits = np.uint64(0)
+        for i in range(len(rests)):
+            bits |= rests[i]
+        count = 0
+        while count < 8 and bits >> np.uint64(8 * count):
+            plane = out[used : used + len(rests)]
+            shift = np.uint64(8 * count)
+            for i in range(len(rests)):
+                plane[i] = rests[i] >> shift
+            used += len(rests)
+            count += 1
+        planes[c] = count
+    return used
 
 
-@kernel(void(U8R, I4R, uint64, uint64, U8W))
-def differences(
-    values: np.ndarray, links: np.ndarray, base: int, top: int, out: np.ndarray
+@kernel()
+def _undo(
+    words: np.ndarray, step: int, column: np.ndarray, latest: np.ndarray, numbers: np.ndarray
 ) -> None:
-    """Fill ``out`` with how values differ from those that predict them; small ones are small.
+    """Make rests numbers, but those without a prediction; ``latest`` holds the column's base."""
+    how, key = column[2:]
+    if how == PREVIOUS:
+        number = latest[0]
+        for i in range(len(numbers)):
+            number += _unfolded(numbers[i])
+            numbers[i] = number
+    else:
+        first, each, mask = np.uint64(key >> 2), np.uint64(step), np.uint64(len(latest) - 1)
+        for i in range(len(numbers)):
+            place = words[np.uint64(i) * each + first] & mask
+            latest[place] += _unfolded(numbers[i])
+            numbers[i] = latest[place]
+
+
+@kernel(void(U1R, int64, I8R2, U8R, I8R, U8W, U8W, U4W))
+def restore(
+    stored: np.ndarray,
+    step: int,
+    columns: np.ndarray,
+    bases: np.ndarray,
+    planes: np.ndarray,
+    latest: np.ndarray,
+    rests: np.ndarray,
+    words: np.ndarray,
+) -> None:
+    """Put records together again of their planes.
 
     Args:
-        values: Of shape (records,).
-        links: Number of the record that predicts each one, or -1.
-        base: Predicts where there is no link.
-        top: Number of the highest bit of a value: 31 or 63.
-        out: 2 d for a difference d >= 0, else -2 d - 1.
+        stored: The planes, as many as ``planes`` says.
+        step: As of ``split``.
+        columns: As there.
+        bases: As there, given.
+        planes: As there, given.
+        latest: As there.
+        rests: As there.
+        words: Filled: the records.
     """
-    one = np.uint64(1)
-    mask = ~np.uint64(0) >> np.uint64(63 - top)
-    for i in range(len(out)):
-        link = links[i]
-        rest = (values[i] - (base if link < 0 else values[link])) & mask
-        out[i] = ((rest << one) ^ (np.uint64(0) - (rest >> top))) & mask
-
-
-@kernel(void(I4R, uint64, uint64, U8W))
-def restore(links: np.ndarray, base: int, top: int, values: np.ndarray) -> None:
-    """Undo ``differences`` in place; arguments as there."""
-    one = np.uint64(1)
-    mask = ~np.uint64(0) >> np.uint64(63 - top)
-    for i in range(len(values)):
-        rest = (values[i] >> one) ^ (np.uint64(0) - (values[i] & one))
-        link = links[i]
-        values[i] = (rest + (base if link < 0 else values[link])) & mask
+    used = 0
+    for c in range(len(columns)):
+        at, width, how = columns[c, :3]
+        rests[:] = bases[c] if how == NONE else np.uint64(0)
+        for k in range(planes[c]):
+            plane = stored[used : used + len(rests)]
+            shift = np.uint64(8 * k)
+            for i in range(len(rests)):
+                rests[i] += np.uint64(plane[i]) << shift
+            used += len(rests)
+        if how != NONE:
+            latest[:] = bases[c]
+            _undo(words, step, columns[c], latest, rests)
+        _store(rests, step, at >> 2, width, words)
 
 
 @kernel()

@@ -8,11 +8,13 @@ a buffer has that much room at its end.
 
 from __future__ import annotations
 
+import ctypes
+
 import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
-from sigmatrace.kernel import kernel
+from sigmatrace.kernel import in_python, kernel
 
 PADDED_BYTES = 10
 """Bytes of a padded varint: a number that is filled in when the pieces are joined."""
@@ -22,7 +24,7 @@ SLACK_BYTES = 8
 
 
 @intrinsic
-def store(typing_context, out, at, value):
+def _store(typing_context, out, at, value):
     """Store a number at ``out[at]`` in its own width: unaligned, little-endian, unchecked."""
 
     def generate(context, builder, signature, arguments):
@@ -47,26 +49,45 @@ def _load(typing_context, address, index, kind):
     return kind.dtype(address, types.int64, kind), generate
 
 
-@kernel()
-def load(address, index, size):
-    """Load element ``index`` of an array of unsigned numbers of ``size`` bytes, unchecked."""
-    if size == 8:
-        return _load(address, index, np.uint64)
-    if size == 4:
-        return np.uint64(_load(address, index, np.uint32))
-    if size == 2:
-        return np.uint64(_load(address, index, np.uint16))
-    return np.uint64(_load(address, index, np.uint8))
-
-
 @intrinsic
-def lowest(typing_context, bits):
+def _lowest(typing_context, bits):
     """Return the number of the lowest bit that is set; there must be one."""
 
     def generate(context, builder, signature, arguments):
         return builder.cttz(arguments[0], context.get_constant(types.boolean, True))
 
     return types.uint64(types.uint64), generate
+
+
+def _store_in_python(out, at, value):
+    width = value.dtype.itemsize
+    out[at : at + width] = np.frombuffer(value.tobytes(), np.uint8)
+
+
+def _load_in_python(address, index, kind):
+    width = np.dtype(kind).itemsize
+    return np.frombuffer(ctypes.string_at(int(address) + width * int(index), width), kind)[0]
+
+
+def _lowest_in_python(bits):
+    return np.uint64((int(bits) & -int(bits)).bit_length() - 1)
+
+
+store = in_python(_store, _store_in_python)
+lowest = in_python(_lowest, _lowest_in_python)
+_load_as = in_python(_load, _load_in_python)
+
+
+@kernel()
+def load(address, index, size):
+    """Load element ``index`` of an array of unsigned numbers of ``size`` bytes, unchecked."""
+    if size == 8:
+        return _load_as(address, index, np.uint64)
+    if size == 4:
+        return np.uint64(_load_as(address, index, np.uint32))
+    if size == 2:
+        return np.uint64(_load_as(address, index, np.uint16))
+    return np.uint64(_load_as(address, index, np.uint8))
 
 
 @kernel()

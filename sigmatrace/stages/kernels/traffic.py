@@ -5,12 +5,24 @@ from __future__ import annotations
 
 import numpy as np
 from numba import int64, types, uint8, uint32, void
-from numba.cpython.unsafe.numbers import leading_zeros
+from numba.cpython.unsafe import numbers
 
-from sigmatrace.kernel import I4R, I8R, U1R, U4R, U8R, U8R2, U8W, U8W2, kernel
+from sigmatrace.kernel import (
+    I4R,
+    I8R,
+    U1R,
+    U4R,
+    U8R,
+    U8R2,
+    U8W,
+    U8W2,
+    in_python,
+    kernel,
+)
 
 # OpFlag and SIZE_BITS_UNKNOWN of trace_format: a cached kernel does not see a change elsewhere.
 _SIZE_UNKNOWN, _NESTED, _SIZE_BITS_UNKNOWN = 1, 32, 255
+leading_zeros = in_python(numbers.leading_zeros, lambda number: 64 - int(number).bit_length())
 
 
 @kernel()
