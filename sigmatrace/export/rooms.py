@@ -1,9 +1,4 @@
-"""Memory that is used again: the system clears fresh pages, which takes as long as sorting.
-
-That holds for what numpy gets and gives back, too. glibc hands freed memory to the system where
-that is more than twice the largest block that it ever got back; with a partition's arrays of some
-MB that is so little that every partition's memory was fresh. So a larger block is freed at first.
-"""
+"""Memory that is used again: the system clears fresh pages, which takes as long as sorting."""
 
 from __future__ import annotations
 
@@ -18,8 +13,6 @@ _lock = threading.Lock()
 _unused = [np.empty(0, np.uint8)]
 _UNUSED = sys.getrefcount(_unused[0])
 """References to an array of a list of which nobody has a part."""
-
-np.empty(16 << 20, np.uint8)
 
 
 def take(size: int) -> np.ndarray:
