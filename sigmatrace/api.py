@@ -136,7 +136,7 @@ def plan(settings: Settings) -> Plan:
     exporters = config.build("export", settings.export, (Exporter,))
     if not exporters:
         raise ConfigError("nothing to export", "choose an exporter with export=NAME")
-    return planning.make(steps, exporters)
+    return planning.make(planning.completed(steps, exporters), exporters)
 
 
 def execute(settings: Settings, *, progress: TextIO | None = None) -> Result:
