@@ -32,7 +32,7 @@ from sigmatrace.stages.sums import LIMB, LOW, Sums, add_sums, column_sums, sums_
 from sigmatrace.stages.traffic_sums import BIN_SHIFT_MIN, bin_shift, sum_operations
 from sigmatrace.stages.traffic_tables import tables_of
 from sigmatrace.text import byte_text, counted
-from sigmatrace.trace_format import OP_CLASS, OpClass, OpFlag, layer_text
+from sigmatrace.trace_format import INITIATORS, OpFlag, layer_text
 
 PROCS_MAX = (1 << 25) - 2
 TOP = 5
@@ -248,8 +248,7 @@ def _total_bytes(sums: Sums) -> int:
 def _talkers(run: Run) -> Iterator[str]:
     """Yield the ``TOP`` pairs of each layer, a message counted once."""
     names = ("src_proc", "dst_proc", "layer", "count", "size_bytes")
-    kind = OP_CLASS[run.column("traffic", "op")]
-    keep = (kind == OpClass.SEND) | (kind == OpClass.ONE_SIDED)
+    keep = np.isin(run.column("traffic", "op"), INITIATORS)
     keep &= run.column("traffic", "nested") == 0
     rows = {name: run.column("traffic", name)[keep] for name in names}
     labels = run.tables["processes"].column("label").to_pylist()
