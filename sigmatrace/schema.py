@@ -350,7 +350,8 @@ STAGE_TABLES: Columns = {
     },
     **GPU_STAGE_TABLES,
     # wire (with validate.pcap): one row per flow and operation. Ends by IP address; qpn: the
-    # receiving queue pair; verdict: ``validate.compare.Verdict``.
+    # receiving queue pair; verdict: ``validate.compare.Verdict``; repeated: request packets of the
+    # flow, whatever the operation, that were sent again.
     "wire_flows": {
         "source": "str",
         "destination": "str",
@@ -361,6 +362,7 @@ STAGE_TABLES: Columns = {
         "captured": "u8",
         "captured_bytes": "u8",
         "verdict": "str",
+        "repeated": "u8",
     },
     # messages (an exchange, opt-in): one row per message seen at both ends. `uncertain`: the order
     # of either end is not sure, or the transport may have lost messages before.
