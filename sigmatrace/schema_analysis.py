@@ -8,8 +8,9 @@ known the label stands in.
 from __future__ import annotations
 
 ANALYSIS_TABLES: dict[str, dict[str, str]] = {
-    # communication: one row per level, layer and pair of ends, for traffic that operations
-    # initiate (sends, puts, gets, atomics; gets from the end that is read).
+    # communication: one row per level, layer and pair of ends, for traffic that operations initiate
+    # (sends, puts, gets, atomics; gets from the end that is read). src, dst: "" where an end is not
+    # known. `mean_bytes`: of operations of known size, null where there are none.
     "communication": {
         "level": "str",
         "layer": "u1",
@@ -20,8 +21,9 @@ ANALYSIS_TABLES: dict[str, dict[str, str]] = {
         "size_unknown": "u8",
         "mean_bytes": "f8",
     },
-    # imbalance: one row per level and layer. Ratios are max : min, of pairs max : mean over the
-    # pairs that have traffic and two ends; inf where the least is 0.
+    # imbalance: one row per level and layer, of what goes from one member to another. Ratios are
+    # max : min (1 where both are equal, inf where only the least is 0), of pairs max : mean over
+    # the pairs that have traffic and two different ends that are known ("" and 1 without any).
     "imbalance": {
         "level": "str",
         "layer": "u1",
@@ -42,9 +44,10 @@ ANALYSIS_TABLES: dict[str, dict[str, str]] = {
         "pair_mean_bytes": "f8",
         "pair_ratio": "f8",
     },
-    # links: one row per pair of processes and layer. `idle_ns`: of the time from `first_ns` to
-    # `last_ns`, what lies in slots of `slot_ns` without an operation; `longest_idle_ns`: the
-    # longest run of such slots.
+    # links: one row per pair of processes and layer, of operations as in `communication`.
+    # `first_ns`, `last_ns`: begin of the first slot of `slot_ns` in which one began, and end of the
+    # last one. `idle_ns`: slots between them in which none began; `longest_idle_ns`: the most that
+    # follow each other.
     "links": {
         "src_proc": "i4",
         "dst_proc": "i4",
@@ -140,8 +143,10 @@ ANALYSIS_TABLES: dict[str, dict[str, str]] = {
         "end_ns": "i8",
         "size_bytes": "u8",
     },
-    # errors: what did not go well, by process and kind: completions with an error status, failed
-    # operations, and, with validate.pcap, packets sent again.
+    # errors: what did not go well, by process, object, kind and status. kind: "work completion" (of
+    # queue pairs; status: enum ibv_wc_status), "completion" (of other layers; the library's
+    # number), "failed operation" (status 0). One failure may be of two kinds. (Packets that were
+    # sent again: `wire_flows`.)
     "errors": {
         "proc": "i4",
         "object": "u4",
