@@ -117,6 +117,7 @@ _OPTIONS = {
     "delay_ns": ("NS", "how much later the slow rank begins each round, in ns"),
     "doorbells_per_s": ("N", "doorbells with data of each GPU, in a second of work"),
     "blocks": ("N", "blocks of the kernel, each with a doorbell of its own at a barrier"),
+    "completed": ("SHARE", "share, 0 to 1, of requests that complete, the last one with an error"),
     "steps": ("N", "steps of inference"),
     "clock_offset_ns": ("NS", "largest error of a host's wall clock at the start, in ns"),
     "clock_drift_ppm": ("PPM", "largest drift of a host's wall clock, in us a second"),

@@ -55,12 +55,15 @@ class Bfs:
         work_ms: By level and GPU, time until the barrier; all of a level differ.
         doorbells_per_s: With data, while a GPU works.
         blocks: Of the kernel; each rings a control doorbell to each other GPU at a barrier.
+        completed: Share of the requests of each queue pair that complete, the last one of them with
+            an error; 0: completions cannot be seen.
         seed: Of what is written and read.
     """
 
     work_ms: tuple[tuple[int, ...], ...] = WORK_MS
     doorbells_per_s: int = 50
     blocks: int = 8
+    completed: float = 0.0
     seed: int = 1
 
     def __post_init__(self) -> None:
@@ -69,6 +72,8 @@ class Bfs:
             raise ValueError("a BFS has at least 1 level, and 2 GPUs that work for 1 ms at each")
         if self.blocks < 1 or not 1 <= self.doorbells_per_s <= 100_000:
             raise ValueError("a BFS has at least 1 block, and 1 to 100000 doorbells a second")
+        if not 0 <= self.completed <= 1:
+            raise ValueError("completed is a share from 0 to 1")
 
     @property
     def gpus(self) -> int:
@@ -92,6 +97,7 @@ class BfsTruth:
         writes, reads, atomics: Operations by ``(levels, gpu that starts it, gpu it addresses)``.
         write_bytes, read_bytes: Likewise; what is read goes to the one that starts it.
         count, size_bytes: ``(gpus, gpus)``, all operations and bytes, the way the bytes go.
+        errors: ``(n, 3)``, GPU, queue pair (object) and status of completions with an error.
     """
 
     shape: Bfs
@@ -110,6 +116,7 @@ class BfsTruth:
     read_bytes: Ints
     count: Ints
     size_bytes: Ints
+    errors: Ints
 
 
 def bfs(folder: Path, shape: Bfs) -> BfsTruth:
@@ -126,6 +133,7 @@ def bfs(folder: Path, shape: Bfs) -> BfsTruth:
     for gpu in gpus:
         gpu.write(folder)
     operations, size_bytes = _sums(shape, begin, done)
+    failed = [(gpu, qp, status) for gpu, qp, _, _, status in done.completions if status]
     return BfsTruth(
         shape=shape,
         operations=len(done.posts),
@@ -143,6 +151,7 @@ def bfs(folder: Path, shape: Bfs) -> BfsTruth:
         read_bytes=size_bytes[1],
         count=_moved(operations),
         size_bytes=_moved(size_bytes),
+        errors=np.array(failed, np.int64).reshape(-1, 3),
     )
 
 
@@ -173,7 +182,7 @@ class _Bfs(GpuRank):
     def __init__(
         self, rank: int, shape: Bfs, begin: Ints, arrival: Ints, end_ns: int, done: GpuTruth
     ) -> None:
-        super().__init__(rank, GpuRun(shape.gpus, kernels=1), done)
+        super().__init__(rank, GpuRun(shape.gpus, completed=shape.completed), done)
         self.shape, self.begin, self.arrival, self.end_ns = shape, begin, arrival, end_ns
         self.rng = np.random.default_rng([shape.seed, rank])
         self.rung_data = [0] * begin.size

@@ -83,6 +83,15 @@ def test_bfs_at_every_level(tmp_path: Path) -> None:
     }
 
 
+def test_errors_are_those_of_the_scenario(tmp_path: Path) -> None:
+    truth = generate("bfs", tmp_path / "run", doorbells_per_s=5, completed=0.7)
+    assert isinstance(truth, BfsTruth)
+    table = analysed(tmp_path / "run").tables["errors"].to_pylist()
+    found = [(row["proc"], row["object"], row["status"], row["count"]) for row in table]
+    assert found == sorted((*row, 1) for row in truth.errors.tolist()) and len(found) == 12
+    assert {row["kind"] for row in table} == {"work completion"}
+
+
 def test_moe_is_as_uneven_as_the_paper_says(tmp_path: Path) -> None:
     truth = generate("moe", tmp_path / "run")
     assert isinstance(truth, MoeTruth)

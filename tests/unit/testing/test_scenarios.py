@@ -190,11 +190,12 @@ def test_alltoall_arrives_at_its_barriers_as_the_truth_says(tmp_path: Path) -> N
 
 def test_bfs_rings_as_the_truth_says(tmp_path: Path) -> None:
     """Which level a doorbell belongs to follows from the barriers before it."""
-    truth = generate("bfs", tmp_path, doorbells_per_s=20)
+    truth = generate("bfs", tmp_path, doorbells_per_s=20, completed=0.5)
     assert isinstance(truth, BfsTruth)
     levels, gpus = truth.arrival_ns.shape
     operations, size_bytes = np.zeros((2, 3, levels, gpus, gpus), np.int64)
     kinds = {Op.PUT: 0, Op.GET: 1, Op.ATOMIC_FETCH: 2}
+    failed: list[tuple[int, int, int]] = []
     for file in files(tmp_path):
         channels = {row["id"]: row for row in file.records[Schema.CHANNEL]}
         rung: dict[int, set[int]] = defaultdict(set)  # doorbells by what they announce
@@ -213,6 +214,8 @@ def test_bfs_rings_as_the_truth_says(tmp_path: Path) -> None:
         assert data == truth.data_doorbells[:, file.rank].tolist()
         doorbells = truth.data_doorbells + truth.control_doorbells
         assert len(file.records[Schema.DOORBELL]) == doorbells[:, file.rank].sum()
+        ends = [(file.rank, x["object"], x["status"]) for x in file.records[Schema.CQE]]
+        failed += [row for row in ends if row[2]]
         (kernel,) = file.records[Schema.KERNEL]
         assert kernel["t_ns"] + kernel["duration_tsc"] == truth.release_ns[-1]
     assert np.array_equal(operations, np.stack([truth.writes, truth.reads, truth.atomics]))
@@ -220,6 +223,7 @@ def test_bfs_rings_as_the_truth_says(tmp_path: Path) -> None:
     whole = operations[0] + operations[1].transpose(0, 2, 1) + operations[2]
     assert np.array_equal(whole.sum(axis=0), truth.count)
     assert operations.sum() == truth.operations
+    assert sorted(failed) == sorted(map(tuple, truth.errors.tolist())) and len(failed) == 12
 
 
 def test_bfs_is_that_of_the_paper(tmp_path: Path) -> None:
@@ -276,6 +280,7 @@ def test_the_command_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFi
         (["ring", "new", "--slow-rank", "8"], 2, "none of the ranks"),
         (["moe", "new", "--steps", "0"], 2, "1 to 1000 steps"),
         (["bfs", "new", "--blocks", "0"], 2, "at least 1 block"),
+        (["bfs", "new", "--completed", "2"], 2, "a share from 0 to 1"),
         (["alltoall", "full"], 6, "already there"),
     ],
 )
