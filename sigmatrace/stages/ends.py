@@ -28,7 +28,7 @@ from sigmatrace.trace_format import Op, layer_text
 
 LEVELS = ("qp", "gpu", "nic", "rank", "node")
 KNOWN_COLUMNS: Columns = {
-    "processes": {"label": "str", "host": "str", "layers": "str"},
+    "processes": {"label": "str", "rank": "i4", "host": "str", "layers": "str"},
     "endpoints": {
         **{"proc": "i4", "object": "u4", "layer": "u1", "type": "str", "local": "str"},
         **{"life": "u4", "place": "str", "qpn": "u4"},
@@ -114,11 +114,18 @@ class Known:
     def members(self, layer: int) -> Mapping[str, list[str]]:
         """Return by level the names of all that could have had traffic at a layer.
 
-        These are the processes that recorded the layer, their nodes and GPUs, and the queue pairs
-        of the layer with the ports that they go through. Other endpoints are not listed.
+        These are the processes that recorded the layer (where ranks are known, those that have one:
+        launchers and helpers do not take part), their nodes and GPUs, and the queue pairs of the
+        layer with the ports that they go through. Other endpoints are not listed.
         """
         chosen = self._run.tables["processes"].column("layers").to_pylist()
-        procs = [p for p, text in enumerate(chosen) if layer_text(layer) in text.split(",")]
+        ranked = self._run.column("processes", "rank") >= 0
+        takes_part = ranked if ranked.any() else ~ranked
+        procs = [
+            proc
+            for proc, text in enumerate(chosen)
+            if takes_part[proc] and layer_text(layer) in text.split(",")
+        ]
         own = self._run.column("endpoints", "layer")[self.qps.rows] == layer
         gpus = np.flatnonzero(np.isin(self._gpu_proc, procs)).tolist()
         nics = np.unique(self.nic[own & (self.nic >= 0)]).tolist()

@@ -55,32 +55,12 @@ class ErrorSummary(Stage):
     def summarize(self, part: Partition) -> pa.Table:
         """Count the partition's errors."""
         failed = np.flatnonzero(part.column("ops", "flags") & OpFlag.FAILED)
-        ended = np.flatnonzero(part.column("completions", "status"))
-        work = np.flatnonzero(part.column("cqes", "status"))
-        thing = part.column("cqes", "object")[work]
-        # Their layer is told by the queue pair, once there are few of them.
-        own = {"object": thing, "layer": np.zeros(work.size, np.uint8)}
-        none = np.zeros(failed.size, np.int32)
-        rows = [
-            _rows(part, "ops", FAILED, failed, none, _channels(part, "ops", failed)),
-            _rows(
-                part,
-                "completions",
-                COMPLETION,
-                ended,
-                part.column("completions", "status")[ended],
-                _channels(part, "completions", ended),
-            ),
-            _rows(
-                part,
-                "cqes",
-                WORK_COMPLETION,
-                work,
-                part.column("cqes", "status")[work].astype(np.int32),
-                own,
-            ),
-        ]
-        return _added(pa.concat_tables(rows))
+        found = [_rows(part, "ops", FAILED, failed, np.zeros(failed.size, np.int32))]
+        for table, kind in (("completions", COMPLETION), ("cqes", WORK_COMPLETION)):
+            status = part.column(table, "status")
+            rows = np.flatnonzero(status)
+            found.append(_rows(part, table, kind, rows, status[rows].astype(np.int32)))
+        return _added(pa.concat_tables(found))
 
     def combine(self, left: pa.Table, right: pa.Table) -> pa.Table:
         """Add both."""
@@ -121,34 +101,38 @@ class ErrorSummary(Stage):
         return lines
 
 
-def _channels(part: Partition, table: str, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-    """Return object and layer of the channels of rows, 0 where a channel is not known."""
-    channel = part.column(table, "channel")[rows].astype(np.int64)
-    known = part.run.tables["channels"].num_rows
-    at = np.minimum(channel, known)
-    return {
-        name: np.append(part.run.column("channels", name), dtype(0))[at]
-        for name, dtype in (("object", np.uint32), ("layer", np.uint8))
-    }
-
-
 def _rows(
-    part: Partition,
-    table: str,
-    kind: str,
-    rows: NDArray[np.int64],
-    status: NDArray[np.int32],
-    own: Mapping[str, NDArray[Any]],
+    part: Partition, table: str, kind: str, rows: NDArray[np.int64], status: NDArray[np.int32]
 ) -> pa.Table:
-    count = np.ones(rows.size, np.uint64)
-    columns = {
-        "proc": part.column(table, "proc")[rows],
-        **own,
-        "kind": pa.array([kind] * rows.size, pa.string()),
-        "status": status,
-        "count": count,
-    }
-    return pa.table(columns)
+    """Return rows of an event table as rows of ``errors``."""
+    return pa.table(
+        {
+            "proc": part.column(table, "proc")[rows],
+            **_objects(part, table, rows),
+            "kind": pa.array([kind] * rows.size, pa.string()),
+            "status": status,
+            "count": np.ones(rows.size, np.uint64),
+        }
+    )
+
+
+def _objects(part: Partition, table: str, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+    """Return object and layer of rows; 0 where they are not known.
+
+    The layers of queue pairs are found once there are few of them (``_layers``).
+    """
+    if table == "cqes":
+        return {
+            "object": part.column(table, "object")[rows],
+            "layer": np.zeros(rows.size, np.uint8),
+        }
+    known = part.run.tables["channels"].num_rows
+    at = np.minimum(part.column(table, "channel")[rows].astype(np.int64), known)
+    found = {}
+    for name in ("object", "layer"):
+        values = part.run.column("channels", name)
+        found[name] = np.append(values, values.dtype.type(0))[at]
+    return found
 
 
 def _added(rows: pa.Table) -> pa.Table:

@@ -6,10 +6,12 @@ from collections import Counter
 from fractions import Fraction
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sigmatrace.partition import Run
 from sigmatrace.schema import STAGE_TABLES
 from sigmatrace.stages.imbalance import Imbalance, ratio
 from sigmatrace.trace_format import Layer
@@ -20,11 +22,11 @@ Row = dict[str, Any]
 RANKS = [f"rank {n}" for n in range(4)]
 
 
-def imbalance(rows: list[Row]) -> tuple[list[Row], Row, list[str]]:
+def imbalance(rows: list[Row], of: Run | None = None) -> tuple[list[Row], Row, list[str]]:
     stage = Imbalance()
     whole = [{"level": "rank", "layer": Layer.VERBS, "operations": 1, **row} for row in rows]
     table = make_table(STAGE_TABLES["communication"], whole)
-    run = devices_run().with_results({"communication": table})
+    run = (of or devices_run()).with_results({"communication": table})
     resolved = stage.survey(run)
     made = stage.results(resolved)["imbalance"]
     assert made.schema.equals(make_table(STAGE_TABLES["imbalance"], []).schema)
@@ -77,6 +79,18 @@ def test_who_could_have_had_traffic_and_had_none_counts() -> None:
     node = next(row for row in table if row["level"] == "node")
     assert (node["egress_min"], node["egress_min_bytes"]) == ("b", 0)
     assert node["egress_ratio"] == node["ingress_ratio"] == float("inf")
+
+
+@pytest.mark.parametrize(("ranks", "members"), [((0, 1, -1, -1), 3), ((-1,) * 4, 4)])
+def test_a_process_without_a_rank_is_a_member_if_it_had_traffic_or_none_has_one(
+    ranks: tuple[int, ...], members: int
+) -> None:
+    of = devices_run()
+    at = of.tables["processes"].column_names.index("rank")
+    processes = of.tables["processes"].set_column(at, "rank", pa.array(ranks, pa.int32()))
+    rows = [{"src": "rank 2", "dst": "rank 0", "size_bytes": 3}]
+    ((row,), _, _) = imbalance(rows, of.with_results({"processes": processes}))
+    assert row["members"] == members and row["egress_max"] == "rank 2"
 
 
 def test_layers_are_apart_and_levels_in_their_order() -> None:
