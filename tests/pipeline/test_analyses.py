@@ -20,6 +20,7 @@ from sigmatrace.testing.scenarios_moe import MoeTruth
 from sigmatrace.testing.synthetic import generate as generate_synthetic
 from sigmatrace.testing.synthetic_gpu import GpuRun, generate_gpu
 from sigmatrace.trace_format import Layer
+from tests.pipeline.test_damaged_aggregates import write as write_aggregates
 
 STAGES = ("clock", "communication", "imbalance", "links", "errors")
 
@@ -247,6 +248,17 @@ def test_gpus_that_reach_several_by_one_queue_pair(tmp_path: Path, unconnected: 
         if row["kind"] == "work completion" and row["layer"] == Layer.MLX5DV
     }
     assert any(line.startswith("errors ") for line in result.lines)
+
+
+def test_aggregates_are_in_the_matrix_and_in_no_slot(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    for rank in range(2):
+        write_aggregates(tmp_path / "run", rank, killed=False)
+    result = analysed(tmp_path / "run")
+    count, size = matrix(result, "rank", ranks(2))
+    assert count.tolist() == [[0, 6], [6, 0]]  # rows of 2 and 4 sends, of 200 and 400 bytes
+    assert size.tolist() == [[0, 600], [600, 0]]
+    assert result.tables["links"].num_rows == 0
 
 
 def test_one_stage_brings_in_what_it_needs(tmp_path: Path) -> None:
