@@ -41,27 +41,17 @@ def write_rank(
 ) -> tuple[int, int]:
     """Write the file of a rank; return the true times of its first and last written operation.
 
-    Chunks that are lost are noted in ``messages``. Without operations both times are -1.
-
-    Args:
-        folder: Of the run.
-        shape: What the run is like.
-        clocks: Of all ranks.
-        messages: Of all ranks.
-        rank: Whose file it is.
-        rng: Says which chunks are lost.
-        regions: Mode ``full``: ``(n, 2)`` i8 by name of a region, true times of its begins and
-            ends, in the order of time; beside one of the whole run, the main loop.
+    Chunks that are lost are noted in ``messages``. Without operations both times are -1. Of mode
+    ``full``, ``regions`` are ``(n, 2)`` i8 by name, true times of begins and ends, in the order of
+    time; they lie in one of the whole run, the main loop.
     """
     sends = np.arange(messages.start[rank], messages.start[rank + 1])
     receives = messages.by_dst[messages.dst_start[rank] : messages.dst_start[rank + 1]]
     ops, true_ns, message = _operations(shape, clocks, messages, rank, sends, receives)
     later_ns = (shape.repeats - 1) * messages.span_ns
-    ends = [int(true_ns[-1]) if len(true_ns) else 0]
-    ends += [int(times.max(initial=0)) for times in (regions or {}).values()]
-    end_ns = later_ns + max(ends) + 1000
-    host = f"node{clocks.host[rank]}"
-    pid = _PID + rank
+    regions = regions or {}
+    end_ns = later_ns + max(int(x.max(initial=0)) for x in (true_ns, *regions.values())) + 1000
+    host, pid = f"node{clocks.host[rank]}", _PID + rank
     start_ns = clocks.wall_ns(rank, 0)
     with RankFile(folder, host, pid, start_ns, **_header(shape, clocks, rank)) as file:
         peers = _write_objects(file, shape, clocks, rank)
@@ -78,7 +68,7 @@ def write_rank(
             _write_events(file, shape, clocks, rank, (again, again_ns), rng)
         if shape.mode == "full":
             whole = {"main loop": np.array([[0, end_ns]])}
-            _write_regions(file, pid, clocks, rank, {**whole, **(regions or {})})
+            _write_regions(file, pid, clocks, rank, {**whole, **regions})
         file.end(int(clocks.tsc(rank, end_ns)))
     is_send = ops["op"] == Op.SEND
     messages.send_written[message[is_send & written]] = True
