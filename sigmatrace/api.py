@@ -149,6 +149,7 @@ def plan(settings: Settings) -> Plan:
     exporters = build("export", settings.export, (Exporter,))
     if not exporters:
         raise ConfigError("nothing to export", "choose an exporter with export=NAME")
+    steps = planning.completed(steps, exporters)
     given = planning.Given(settings.run, settings.partition_mb, settings.window)
     return replace(planning.make(steps, exporters), given=given)
 

@@ -151,8 +151,7 @@ def correlate(
             outcome = _compute(work, indexed, cluster, f"{stage.name} (own pass)", progress)
             summary = outcome.summaries[0] if outcome else None
         elif stage.summary == "index":
-            with blamed(stage, "survey"):
-                summary = stage.survey(run)
+            summary = _survey(stage, run)
         else:
             continue
         run = _resolve(stage, summary, run, resolved)
@@ -173,6 +172,9 @@ def correlate(
         run = run.with_results({name: joined})
         with blamed(exchange, "account"):
             accounts[exchange.name] = exchange.account(joined)
+    for stage in chosen.stages:
+        if stage.summary == "tables":
+            run = _resolve(stage, _survey(stage, run), run, resolved)
     lines = [*_resumed(work.sink, len(indexed.partitions))]
     for stage in chosen.stages:
         if stage.name in resolved:
@@ -205,6 +207,11 @@ def _resumed(sink: Sink, partitions: int) -> Iterator[str]:
     if sink.resumed:
         whole = counted(partitions, "partition")
         yield f"resumed    {count_text(sink.resumed)} of {whole} of a run that was killed"
+
+
+def _survey(stage: Stage, run: Run) -> Any:
+    with blamed(stage, "survey"):
+        return stage.survey(run)
 
 
 def _resolve(stage: Stage, summary: Any, run: Run, resolved: dict[str, Any]) -> Run:

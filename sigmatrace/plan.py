@@ -103,6 +103,7 @@ class Plan:
                 "index": "from the index",
                 "before": "a pass of its own",
                 "after": "summed up in the main pass",
+                "tables": "from tables, in the end",
                 None: "in the main pass",
             }[stage.summary]
             lines.append(f"stage      {stage.name:12} {when:28} -> {_shown(stage, events)}")
@@ -144,6 +145,45 @@ def make(steps: Iterable[Step], exporters: Iterable[Exporter]) -> Plan:
         tuple(step for step in ordered if isinstance(step, Exchange)),
         tuple(chosen),
     )
+
+
+def completed(steps: Sequence[Step], exporters: Sequence[Exporter]) -> list[Step]:
+    """Return the steps, and the built-in ones that make what they and the exporters lack."""
+    found = list(steps)
+    while True:
+        own = itertools.chain.from_iterable(map(_made, found))
+        tables = itertools.chain(INDEX_TABLES.items(), EVENT_TABLES.items(), own)
+        made = {(table, column) for table, columns in tables for column in columns}
+        lacking = {at for user in (*found, *exporters) for at in _wanted(user.requires, made)}
+        more = next((step for step in _built_in(lacking) if step.name not in _names(found)), None)
+        if more is None:
+            return found
+        found.append(more)
+
+
+def _wanted(requires: Columns, made: Set[Column]) -> Iterator[Column]:
+    """Yield the columns that nobody makes; "" stands for those of a table that is not there."""
+    tables = {table for table, _ in made}
+    for table, columns in requires.items():
+        if table not in tables:
+            yield table, ""
+        yield from ((table, column) for column in columns if (table, column) not in made)
+
+
+def _built_in(lacking: Set[Column]) -> Iterator[Step]:
+    """Yield the built-in steps, new ones, that make any of these columns."""
+    if not lacking:
+        return
+    from sigmatrace import config  # with Hydra, which takes its time
+
+    for make in config.shipped("stage", (Stage, Exchange)).values():
+        tables = dict(_made(make))
+        if any(t in tables and (not c or c in tables[t]) for t, c in lacking):
+            yield make()
+
+
+def _names(steps: Iterable[Step]) -> set[str]:
+    return {step.name for step in steps}
 
 
 def _reads(requires: Columns, table: str, column: str) -> bool:
@@ -285,18 +325,28 @@ def _check_exchanges(steps: Iterable[Step]) -> None:
             )
 
 
+_AFTER_PASS, _JOINED, _LAST = 1, 2, 3
+"""When a step's whole-run tables are known; 0: before the main pass."""
+
+
+def _time(step: Step) -> int:
+    if isinstance(step, Exchange):
+        return _JOINED
+    return {"after": _AFTER_PASS, "tables": _LAST}.get(step.summary or "", 0)
+
+
 def _check_times(ordered: Sequence[Step], needs: Mapping[str, set[Column]]) -> None:
-    """Refuse steps that read a whole-run table which is known only after the main pass."""
+    """Refuse steps that read a whole-run table which is known only after they have worked."""
     events = _event_tables(ordered)
-    late: dict[str, str] = {}
+    made: dict[str, Step] = {}
     for step in ordered:
-        after = isinstance(step, Stage) and step.summary == "after"
+        own = 0 if isinstance(step, Exchange) else _time(step)
         for table, column in sorted(needs[step.name]):
-            if table in late and not after:
+            if table in made and _time(made[table]) > own:
+                kind = "after" if _time(made[table]) == _AFTER_PASS else "tables"
                 raise PipelineError(
-                    f"{step.name} requires {table}.{column}, which {late[table]} knows only "
+                    f"{step.name} requires {table}.{column}, which {made[table].name} knows only "
                     "after the pass over the events",
-                    f"declare {step.name} with summary = 'after'",
+                    f"declare {step.name} with summary = {kind!r}",
                 )
-        if after or isinstance(step, Exchange):
-            late.update({table: step.name for table in step.produces if table not in events})
+        made.update({table: step for table in step.produces if table not in events})

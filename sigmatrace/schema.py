@@ -1,6 +1,7 @@
 """Names, dtypes and units: the one place that says what a column is.
 
-The tables that flow through the pipeline; those of GPUs are in ``schema_gpu.py``. Columns carry
+The tables that flow through the pipeline; those of GPUs are in ``schema_gpu.py``,
+those of analyses in ``schema_analysis.py``. Columns carry
 their unit in their name: ``_ns``, ``_bytes``, ``_tsc``. The layouts of records are in
 ``trace_format.py``.
 """
@@ -11,6 +12,7 @@ from enum import IntEnum
 
 import numpy as np
 
+from sigmatrace.schema_analysis import ANALYSIS_TABLES
 from sigmatrace.schema_gpu import GPU_INDEX_TABLES, GPU_STAGE_TABLES
 from sigmatrace.trace_format import RECORDS, Schema
 
@@ -348,7 +350,8 @@ STAGE_TABLES: Columns = {
     },
     **GPU_STAGE_TABLES,
     # wire (with validate.pcap): one row per flow and operation. Ends by IP address; qpn: the
-    # receiving queue pair; verdict: ``validate.compare.Verdict``.
+    # receiving queue pair; verdict: ``validate.compare.Verdict``; repeated: request packets of the
+    # flow, whatever the operation, that were sent again.
     "wire_flows": {
         "source": "str",
         "destination": "str",
@@ -359,6 +362,7 @@ STAGE_TABLES: Columns = {
         "captured": "u8",
         "captured_bytes": "u8",
         "verdict": "str",
+        "repeated": "u8",
     },
     # messages (an exchange, opt-in): one row per message seen at both ends. `uncertain`: the order
     # of either end is not sure, or the transport may have lost messages before.
@@ -375,5 +379,6 @@ STAGE_TABLES: Columns = {
         "receive_ns": "i8",
         "latency_ns": "i8",
     },
+    **ANALYSIS_TABLES,
 }
 """Whole-run tables that the built-in stages add."""

@@ -81,6 +81,8 @@ OP_CLASS = np.zeros(256, np.uint8)
 OP_CLASS[[Op.SEND, Op.PUT_DATA]] = OpClass.SEND
 OP_CLASS[Op.RECV] = OpClass.RECV
 OP_CLASS[[Op.PUT, Op.GET, Op.ATOMIC, Op.ATOMIC_FETCH]] = OpClass.ONE_SIDED
+INITIATORS = tuple(op for op in Op if OP_CLASS[op] in (OpClass.SEND, OpClass.ONE_SIDED))
+"""Operations by which traffic is counted: a RECV is the other end of a send."""
 
 
 class OpFlag(IntFlag):

@@ -7,10 +7,7 @@ from typing import Any
 import numpy as np
 
 from sigmatrace.partition import Run
-from sigmatrace.trace_format import OP_CLASS, Op, OpClass
-
-INITIATORS = tuple(op for op in Op if OP_CLASS[op] in (OpClass.SEND, OpClass.ONE_SIDED))
-"""Operations by which traffic is counted: a RECV is the other end of a send."""
+from sigmatrace.trace_format import INITIATORS
 
 
 def initiated(run: Run, *, nested: bool = False) -> dict[str, np.ndarray]:

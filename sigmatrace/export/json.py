@@ -9,12 +9,13 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sigmatrace.export.amounts import INITIATORS, balance
+from sigmatrace.export.amounts import balance
 from sigmatrace.export.base import Exported, Exporter, Piece
 from sigmatrace.export.json_text import write_json
 from sigmatrace.export.tables import named
 from sigmatrace.partition import Run
 from sigmatrace.schema import STAGE_TABLES, Columns
+from sigmatrace.trace_format import INITIATORS
 
 OUTPUT = "summary.json"
 

@@ -25,6 +25,7 @@ from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 
+from sigmatrace.devices import OBJECT_COLUMNS
 from sigmatrace.errors import ConfigError
 from sigmatrace.export import perfetto_flows as flows
 from sigmatrace.export import perfetto_packets as packets
@@ -50,7 +51,6 @@ from sigmatrace.export.perfetto_gpu import (
 )
 from sigmatrace.export.perfetto_left_out import arrows_equation, left_out
 from sigmatrace.export.perfetto_marks import MARK, mark_texts, marks_of, regions
-from sigmatrace.export.perfetto_objects import OBJECT_COLUMNS
 from sigmatrace.export.perfetto_posts import by_peer_rows, post_rows, targets_not_known
 from sigmatrace.export.perfetto_queues import Depths, save_queues
 from sigmatrace.export.perfetto_segments import PieceWriter

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from sigmatrace.export import perfetto_packets as packets
-from sigmatrace.export.amounts import INITIATORS
 from sigmatrace.export.kernels.order import group_rows
 from sigmatrace.export.kernels.packets import COUNTER_BYTES, encode_counters
 from sigmatrace.export.kernels.wire import SLACK_BYTES
@@ -16,7 +15,7 @@ from sigmatrace.export.perfetto_targets import silent_targets
 from sigmatrace.export.perfetto_tracks import Track, Tracks
 from sigmatrace.partition import Partition, Run
 from sigmatrace.schema import TIMELINE_BINS
-from sigmatrace.trace_format import MarkKind, Op, layer_text
+from sigmatrace.trace_format import INITIATORS, MarkKind, Op, layer_text
 
 INGRESS = (Op.RECV, Op.GET)
 EGRESS = tuple(op for op in INITIATORS if op not in INGRESS)

@@ -15,9 +15,9 @@ from functools import cached_property
 
 import numpy as np
 
+from sigmatrace.devices import Gpus, Nics, QueuePairs
 from sigmatrace.errors import OutputError
 from sigmatrace.export import perfetto_packets as packets
-from sigmatrace.export.perfetto_objects import Gpus, Nics, QueuePairs
 from sigmatrace.partition import Run
 
 _LANES_FROM = 1 << 40

@@ -11,6 +11,8 @@ What a stage sums up, it says in ``summary``:
   and resolved when all partitions are done.
 * ``"before"``: ``summarize(part)`` likewise, in a pass over the events of its own (the plan says
   so); ``apply`` gets what was resolved.
+* ``"tables"``: ``survey(run)`` reads whole-run tables once all partitions are done: those of the
+  index, of other stages and of exchanges. It sees no events.
 * ``None``: ``apply`` alone.
 
 A partition in which no table of events that a stage reads, or adds columns to, has rows is not
@@ -39,7 +41,7 @@ from sigmatrace.errors import PipelineError
 from sigmatrace.partition import Partition, Run
 from sigmatrace.schema import Columns
 
-SummaryKind = Literal["index", "before", "after"] | None
+SummaryKind = Literal["index", "before", "after", "tables"] | None
 
 
 class Stage:
@@ -61,8 +63,8 @@ class Stage:
     summary: ClassVar[SummaryKind] = None
 
     def survey(self, run: Run) -> Any:
-        """Return a picklable summary of the index (``summary = "index"``)."""
-        raise TypeError(f"stage {self.name} declares summary = 'index' but has no survey")
+        """Return a picklable summary of whole-run tables ("index", "tables")."""
+        raise TypeError(f"stage {self.name} declares summary = {self.summary!r} but has no survey")
 
     def summarize(self, part: Partition) -> Any:
         """Return a small, mergeable, picklable summary of a partition ("before", "after")."""

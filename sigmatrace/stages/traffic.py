@@ -40,7 +40,7 @@ from sigmatrace.stages.traffic_sums import (
 )
 from sigmatrace.stages.traffic_tables import tables_of
 from sigmatrace.text import byte_text, counted
-from sigmatrace.trace_format import OP_CLASS, OpClass, OpFlag, layer_text
+from sigmatrace.trace_format import INITIATORS, OpFlag, layer_text
 
 PROCS_MAX = (1 << 25) - 2
 _BIN = np.uint64((1 << int(OP)) - 1)
@@ -271,8 +271,7 @@ def _total(values: NDArray[np.uint64]) -> int:
 def _talkers(run: Run) -> Iterator[str]:
     """Yield the ``TOP`` pairs of each layer, a message counted once."""
     names = ("src_proc", "dst_proc", "layer", "count", "size_bytes")
-    kind = OP_CLASS[run.column("traffic", "op")]
-    keep = (kind == OpClass.SEND) | (kind == OpClass.ONE_SIDED)
+    keep = np.isin(run.column("traffic", "op"), INITIATORS)
     keep &= run.column("traffic", "nested") == 0
     rows = {name: run.column("traffic", name)[keep] for name in names}
     labels = run.tables["processes"].column("label").to_pylist()

@@ -134,7 +134,7 @@ def main(arguments: list[str] | None = None) -> int:
     out = options.pop("out")
     begin = time.monotonic()
     try:
-        _refuse_filled(out)
+        refuse_filled(out)
         truth = generate(out, Shape(**options))
     except (OSError, ValueError, OutputError) as error:
         print(f"{_NAME}: error: {error}", file=sys.stderr)
@@ -144,7 +144,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _refuse_filled(out: Path) -> None:
+def refuse_filled(out: Path) -> None:
     """Refuse a folder in which files of another run could stay beside those of this one."""
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise OutputError(f"{out} is already there", "choose another folder, or remove it")

@@ -22,15 +22,21 @@ from sigmatrace.trace_format import CQE_AT_MOST, Dir, Kind, Layer, Op, Schema, W
 
 SLOT_BYTES = 64
 _PID, _TID = 5000, 6000
-_UAR, _QP, _GPU, _MEMORY, _NAME, _UMEM, _VECTOR = 1, 10, 2, 3, 4, 5, 100
-_ADDRESS, _LENGTH = 1 << 40, 1 << 30
+_UAR, _QP, GPU, _MEMORY, NAME, _UMEM, _VECTOR = 1, 10, 2, 3, 4, 5, 100
+ADDRESS, _LENGTH = 1 << 40, 1 << 30
 _KERNEL_NS, _STEP_NS = 100_000, 1000
+_CHUNK_RECORDS = 1 << 16
 _SIGNALED, _SEEN_NS, _ACCESS = 8, 700, 10
-_SHAPES = (  # op, opcode of mlx5, enum ibv_wr_opcode (255: none), bytes of operands
-    (Op.PUT, 0x08, 0, 0),
-    (Op.GET, 0x10, 4, 0),
+WqeShape = tuple[Op, int, int, int]
+"""A work request: op, opcode of mlx5, ``enum ibv_wr_opcode`` (255: none), bytes of operands."""
+WRITE: WqeShape = (Op.PUT, 0x08, 0, 0)
+READ: WqeShape = (Op.GET, 0x10, 4, 0)
+FETCH_ADD: WqeShape = (Op.ATOMIC_FETCH, 0x12, 6, 16)
+_SHAPES: tuple[WqeShape, ...] = (
+    WRITE,
+    READ,
     (Op.SEND, 0x0A, 2, 0),
-    (Op.ATOMIC_FETCH, 0x12, 6, 16),
+    FETCH_ADD,
     (Op.ATOMIC_FETCH, 0x14, 5, 32),
     (Op.NOP, 0x00, 255, 0),
 )
@@ -116,52 +122,58 @@ def generate_gpu(folder: Path, how: GpuRun | None = None) -> GpuTruth:
     truth = GpuTruth()
     rng = np.random.default_rng(how.seed)
     for rank in range(how.ranks):
-        _Rank(rank, how, rng, truth).write(folder)
+        _Drawn(rank, how, truth, rng).write(folder)
     return truth
 
 
-class _Rank:
-    """Draws what one rank does, and writes its file."""
+class GpuRank:
+    """Records what one rank's GPU does, and writes its file; ``draw`` says what it does.
 
-    def __init__(self, rank: int, how: GpuRun, rng: np.random.Generator, truth: GpuTruth) -> None:
-        self.rank, self.how, self.rng, self.truth = rank, how, rng, truth
+    Args:
+        rank: Which one.
+        how: What the run is like.
+        truth: Where all that it does is noted.
+    """
+
+    def __init__(self, rank: int, how: GpuRun, truth: GpuTruth) -> None:
+        self.rank, self.how, self.truth = rank, how, truth
         self.peers = [other for other in range(how.ranks) if other != rank] or [rank]
         self.rows: dict[Schema, list[dict[str, Any]]] = {schema: [] for schema in Schema}
         self.index: Counter[int] = Counter()
+        self.rung: Counter[int] = Counter()
         self.invalid: Counter[int] = Counter()
         self.ordinal: Counter[int] = Counter()
 
+    def draw(self) -> int:
+        """Do all that the rank does; return when it is over, in ns since the start of the run."""
+        raise NotImplementedError
+
     def write(self, folder: Path) -> None:
         """Write the rank's file."""
-        end_ns = self._draw()
+        end_ns = self.draw()
         if self.how.completed:
             self._complete()
         header = {"rank": self.rank, "world": self.how.ranks, "mode": "full", "tsc_hz": 10**9}
         header |= {"layers": ["mlx5dv", "cuda"], "run_id": "gpu", "calls": {"1": "gpu_post"}}
         with RankFile(folder, "node0", _PID + self.rank, BASE_NS, **header) as file:
-            self._objects(file)
+            self.objects(file)
             for at in (0, end_ns):
                 file.clock(at + 1, BASE_NS + at)
             for schema, rows in self.rows.items():
                 if rows:
                     columns = {name: [row[name] for row in rows] for name in rows[0]}
-                    file.chunk(schema, _TID + self.rank, records(schema, len(rows), **columns))
+                    made = records(schema, len(rows), **columns)
+                    for start in range(0, len(rows), _CHUNK_RECORDS):
+                        chunk = made[start : start + _CHUNK_RECORDS]
+                        file.chunk(schema, _TID + self.rank, chunk)
             file.end(end_ns + 1)
 
-    def _draw(self) -> int:
-        now = 1000
-        for _ in range(self.how.kernels):
-            begin = now
-            for _ in range(self.how.doorbells):
-                now += _STEP_NS
-                self._ring(now)
-            now += _STEP_NS
-            self.truth.kernels.append((self.rank, begin, now))
-            row = {"t_tsc": begin + 1, "duration_tsc": now - begin, "name": _NAME, "gpu": _GPU}
-            row |= {"stream": 7, "blocks": 8, "threads": 256, "correlation": begin}
-            self.rows[Schema.KERNEL].append(row)
-            now += _KERNEL_NS
-        return now
+    def kernel(self, begin: int, end: int) -> None:
+        """Record a kernel."""
+        self.truth.kernels.append((self.rank, begin, end))
+        row = {"t_tsc": begin + 1, "duration_tsc": end - begin, "name": NAME, "gpu": GPU}
+        row |= {"stream": 7, "blocks": 8, "threads": 256, "correlation": begin & 0xFFFFFFFF}
+        self.rows[Schema.KERNEL].append(row)
 
     def _complete(self) -> None:
         """Of each queue pair, complete the first work requests, at most three at a time."""
@@ -182,29 +194,29 @@ class _Rank:
                 self.truth.completions.append(seen)
                 first = post.index + 1
 
-    def _ring(self, now: int) -> None:
-        """Post a few work requests to one queue, and ring once."""
-        at = int(self.rng.integers(0, len(self.peers)))
-        qp = _QP if self.how.unconnected else _QP + at
-        first = self.index[qp]
-        low, high = (0, 3) if self.rng.random() < 0.5 else (3, len(_SHAPES))  # data, or control
-        shapes = _SHAPES if self.how.mixed else _SHAPES[low:high]
-        for _ in range(int(self.rng.integers(1, 5))):
-            self._post(now, qp, at, shapes[int(self.rng.integers(0, len(shapes)))])
+    def ring(self, now: int, at: int) -> None:
+        """Ring for all that was posted to the ``at``-th peer since the last time."""
+        qp = self._queue_pair(at)
         number = self.index[qp] & 0xFFFF
         value = struct.pack(">II", number << 8, _qpn(qp) << 8)
         row = {"t_tsc": now + 1, "value": int.from_bytes(value, "little"), "qp": qp, "uar": _UAR}
-        row |= {"index": self.index[qp], "slots": self.index[qp] - first, "delay_tsc": 300}
+        row |= {"index": self.index[qp], "slots": self.index[qp] - self.rung[qp], "delay_tsc": 300}
+        self.rung[qp] = self.index[qp]
         self.rows[Schema.DOORBELL].append(row)
         self.truth.doorbells[self.rank, qp] += 1
 
-    def _post(self, now: int, qp: int, at: int, shape: tuple[Op, int, int, int]) -> None:
+    def _queue_pair(self, at: int) -> int:
+        return _QP if self.how.unconnected else _QP + at
+
+    def post(
+        self, now: int, at: int, shape: WqeShape, size: int, raddr: int, *, is_lost: bool = False
+    ) -> None:
+        """Post a work request to the ``at``-th peer, for the doorbell that is rung ``now``."""
         op, opcode, ibv, operands = shape
+        qp = self._queue_pair(at)
         dst, index = self.peers[at], self.index[qp]
-        size = 0 if op == Op.NOP else 8 if operands else 1 << int(self.rng.integers(3, 20))
-        raddr = _ADDRESS + 64 * int(self.rng.integers(0, 1 << 20)) if op not in _PLAIN else 0
         raw = self._encode(index, qp, dst, opcode, operands, raddr, size)
-        slots, is_lost = len(raw) // SLOT_BYTES, bool(self.rng.random() < self.how.lost)
+        slots = len(raw) // SLOT_BYTES
         self.index[qp] += slots
         post = Post(
             *(self.rank, dst, qp, now, index, slots, op, opcode, size, raddr),
@@ -258,12 +270,12 @@ class _Rank:
         """Return the slots of a work request."""
         body = b""
         if opcode and self.how.unconnected:
-            body += struct.pack(">QIHH", 0, _qpn(_QP) | 1 << 31, 0, 0) + bytes(16) + _gid(dst)
+            body += struct.pack(">QIHH", 0, _qpn(_QP) | 1 << 31, 0, 0) + bytes(16) + gid(dst)
         if raddr:
             body += struct.pack(">QII", raddr, _key(dst), 0)
         body += bytes(operands)
         if opcode:
-            body += struct.pack(">IIQ", size, 1, _ADDRESS)
+            body += struct.pack(">IIQ", size, 1, ADDRESS)
         control = struct.pack(
             ">BHBIII",
             *(0, index & 0xFFFF, opcode, _qpn(qp) << 8 | 1 + len(body) // 16, _SIGNALED, 0),
@@ -271,13 +283,14 @@ class _Rank:
         whole = control + body
         return whole + bytes(-len(whole) % SLOT_BYTES)
 
-    def _objects(self, file: RankFile) -> None:
+    def objects(self, file: RankFile) -> None:
+        """Write the rank's objects."""
         file.object("mlx5_uar", _UAR, page_id=1, real=4096, shadow=8192)
-        file.object("gpu", _GPU, ordinal=0, name="GPU", uuid=bytes(16))
-        file.object("mlx5_umem", _UMEM, umem_id=1, gpu=_GPU)
-        where = {"address": _ADDRESS, "length_bytes": _LENGTH, "key": _key(self.rank)}
+        file.object("gpu", GPU, ordinal=0, name="GPU", uuid=bytes(16))
+        file.object("mlx5_umem", _UMEM, umem_id=1, gpu=GPU)
+        where = {"address": ADDRESS, "length_bytes": _LENGTH, "key": _key(self.rank)}
         file.object("memory", _MEMORY, layer="verbs", **where)
-        file.object("name", _NAME, name="exchange")
+        file.object("name", NAME, name="exchange")
         for number, fields in self._pairs():
             totals = {"slots": self.index[number], "invalid_slots": self.invalid[number]}
             totals |= {"completions": int(self.how.completed > 0)}
@@ -287,17 +300,52 @@ class _Rank:
             )
         if self.how.unconnected:
             for other in self.peers:
-                file.object("mlx5_av", _VECTOR + other, dgid=_gid(other))
+                file.object("mlx5_av", _VECTOR + other, dgid=gid(other))
 
     def _pairs(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        own = {"sgid": _gid(self.rank)}
+        own = {"sgid": gid(self.rank)}
         if self.how.unconnected:
             yield _QP, {**own, "qp_type": "dci"}
             return
         for at, other in enumerate(self.peers):
             theirs = [x for x in range(self.how.ranks) if x != other] or [other]
-            there = {"dgid": _gid(other), "dest_qpn": _qpn(_QP + theirs.index(self.rank))}
+            there = {"dgid": gid(other), "dest_qpn": _qpn(_QP + theirs.index(self.rank))}
             yield _QP + at, {**own, **there, "qp_type": "rc"}
+
+
+class _Drawn(GpuRank):
+    """A rank that does what random numbers say."""
+
+    def __init__(self, rank: int, how: GpuRun, truth: GpuTruth, rng: np.random.Generator) -> None:
+        super().__init__(rank, how, truth)
+        self.rng = rng
+
+    def draw(self) -> int:
+        """Do all that the rank does; return when it is over, in ns since the start of the run."""
+        now = 1000
+        for _ in range(self.how.kernels):
+            begin = now
+            for _ in range(self.how.doorbells):
+                now += _STEP_NS
+                self._exchange(now)
+            now += _STEP_NS
+            self.kernel(begin, now)
+            now += _KERNEL_NS
+        return now
+
+    def _exchange(self, now: int) -> None:
+        """Post a few work requests to one queue, and ring once."""
+        at = int(self.rng.integers(0, len(self.peers)))
+        low, high = (0, 3) if self.rng.random() < 0.5 else (3, len(_SHAPES))  # data, or control
+        shapes = _SHAPES if self.how.mixed else _SHAPES[low:high]
+        for _ in range(int(self.rng.integers(1, 5))):
+            shape = shapes[int(self.rng.integers(0, len(shapes)))]
+            op, _, _, operands = shape
+            size = 0 if op == Op.NOP else 8 if operands else 1 << int(self.rng.integers(3, 20))
+            raddr = ADDRESS + 64 * int(self.rng.integers(0, 1 << 20)) if op not in _PLAIN else 0
+            is_lost = bool(self.rng.random() < self.how.lost)
+            self.post(now, at, shape, size, raddr, is_lost=is_lost)
+        self.ring(now, at)
 
 
 _PLAIN = (Op.SEND, Op.NOP)
@@ -312,5 +360,6 @@ def _key(rank: int) -> int:
     return 0x1000 + rank
 
 
-def _gid(rank: int) -> bytes:
+def gid(rank: int) -> bytes:
+    """Return the GID of the port that a rank goes through."""
     return struct.pack(">QQ", 0xFE80 << 48, rank + 1)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import socket
 import struct
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -35,31 +37,23 @@ def write_rank(
     messages: Messages,
     rank: int,
     rng: np.random.Generator,
+    regions: Mapping[str, np.ndarray] | None = None,
 ) -> tuple[int, int]:
     """Write the file of a rank; return the true times of its first and last written operation.
 
-    Chunks that are lost are noted in ``messages``. Without operations both times are -1.
+    Chunks that are lost are noted in ``messages``. Without operations both times are -1. Of mode
+    ``full``, ``regions`` are ``(n, 2)`` i8 by name, true times of begins and ends, in the order of
+    time; they lie in one of the whole run, the main loop.
     """
     sends = np.arange(messages.start[rank], messages.start[rank + 1])
     receives = messages.by_dst[messages.dst_start[rank] : messages.dst_start[rank + 1]]
     ops, true_ns, message = _operations(shape, clocks, messages, rank, sends, receives)
     later_ns = (shape.repeats - 1) * messages.span_ns
-    end_ns = later_ns + (int(true_ns[-1]) if len(true_ns) else 0) + 1000
-    host = f"node{clocks.host[rank]}"
-    pid = _PID + rank
-    header = {
-        "rank": rank,
-        "world": shape.ranks,
-        "rank_source": "SYNTHETIC",
-        "run_id": f"synthetic-{shape.seed}",
-        "mode": shape.mode,
-        "layers": ["ucp" if shape.tagged else "ofi"],
-        "tsc_hz": int(clocks.hz[rank]),
-        "calls": _CALLS,
-        "command": ["synthetic"],
-    }
+    regions = regions or {}
+    end_ns = later_ns + max(int(x.max(initial=0)) for x in (true_ns, *regions.values())) + 1000
+    host, pid = f"node{clocks.host[rank]}", _PID + rank
     start_ns = clocks.wall_ns(rank, 0)
-    with RankFile(folder, host, pid, start_ns, **header) as file:
+    with RankFile(folder, host, pid, start_ns, **_header(shape, clocks, rank)) as file:
         peers = _write_objects(file, shape, clocks, rank)
         file.object("thread", tid=pid, name="main")
         channels = _channels(shape, rank, peers, int(clocks.tsc(rank, 0)))
@@ -73,13 +67,28 @@ def write_rank(
             again["t_tsc"] = clocks.tsc(rank, again_ns)
             _write_events(file, shape, clocks, rank, (again, again_ns), rng)
         if shape.mode == "full":
-            _write_region(file, pid, clocks, rank, end_ns)
+            whole = {"main loop": np.array([[0, end_ns]])}
+            _write_regions(file, pid, clocks, rank, {**whole, **regions})
         file.end(int(clocks.tsc(rank, end_ns)))
     is_send = ops["op"] == Op.SEND
     messages.send_written[message[is_send & written]] = True
     messages.recv_written[message[~is_send & written]] = True
     times = true_ns[written]
     return (int(times[0]), int(times[-1]) + later_ns) if len(times) else (-1, -1)
+
+
+def _header(shape: Shape, clocks: Clocks, rank: int) -> dict[str, Any]:
+    return {
+        "rank": rank,
+        "world": shape.ranks,
+        "rank_source": "SYNTHETIC",
+        "run_id": f"synthetic-{shape.seed}",
+        "mode": shape.mode,
+        "layers": ["ucp" if shape.tagged else "ofi"],
+        "tsc_hz": int(clocks.hz[rank]),
+        "calls": _CALLS,
+        "command": ["synthetic"],
+    }
 
 
 def _operations(
@@ -219,9 +228,20 @@ def _completions(
     return records(Schema.COMPLETION, len(ops), t_tsc=seen, call=call, **copied)
 
 
-def _write_region(file: RankFile, tid: int, clocks: Clocks, rank: int, end_ns: int) -> None:
-    name = file.object("name", name="main loop")
-    kinds = [MarkKind.BEGIN, MarkKind.COUNTER, MarkKind.END]
-    times = clocks.tsc(rank, np.array([0, end_ns // 2, end_ns]))
-    marks = records(Schema.MARK, 3, t_tsc=times, value=[0, 0.5, 0], name=name, kind=kinds)
+def _write_regions(
+    file: RankFile, tid: int, clocks: Clocks, rank: int, regions: Mapping[str, np.ndarray]
+) -> None:
+    """Write regions, the first one around all others, with a counter in its middle."""
+    rows: list[tuple[int, float, int, MarkKind]] = []
+    for name, times in regions.items():
+        number = file.object("name", name=name)
+        begins_ends = times.tolist()
+        rows += [(begin, 0.0, number, MarkKind.BEGIN) for begin, _ in begins_ends]
+        rows += [(end, 0.0, number, MarkKind.END) for _, end in begins_ends]
+        if len(rows) == 2:
+            rows.append((begins_ends[0][1] // 2, 0.5, number, MarkKind.COUNTER))
+    rows.sort(key=lambda row: row[0])
+    true_ns, value, names, kinds = zip(*rows, strict=True)
+    times = clocks.tsc(rank, np.array(true_ns))
+    marks = records(Schema.MARK, len(rows), t_tsc=times, value=value, name=names, kind=kinds)
     file.chunk(Schema.MARK, tid, marks)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -119,6 +119,7 @@ class Compared:
         requests: How many requests were compared one by one.
         differs_at: Number of the first request, in the order of sending, that is another one; -1
             where they are equal or not compared.
+        repeated: Request packets that were sent again; their messages count once.
     """
 
     key: Key
@@ -127,6 +128,7 @@ class Compared:
     captured: Amounts
     requests: int = 0
     differs_at: int = -1
+    repeated: int = 0
 
     def text(self) -> str:
         """What differs, for people."""
@@ -180,7 +182,8 @@ def compare(
             back = [Key(key.destination, key.source, qpn) for qpn in (one.qpns if one else ())]
             answered = [psn for other in back for psn in answers[other]]
             extent = None if is_cut else _Extent(until_ns, answered)
-            result.append(_judged(key, one, found, frozenset(key[:2]) in seen, extent))
+            judged = _judged(key, one, found, frozenset(key[:2]) in seen, extent)
+            result.append(replace(judged, repeated=sum(flow.repeated for flow in found)))
     return result
 
 

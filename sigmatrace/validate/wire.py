@@ -89,6 +89,11 @@ class Outcome:
         """The flows with this verdict."""
         return [flow for flow in self.flows if flow.verdict is verdict]
 
+    @property
+    def repeated(self) -> int:
+        """Request packets that were sent again."""
+        return sum(flow.repeated for flow in self.flows)
+
 
 class Wire(Stage):
     """Makes ``wire_flows``.
@@ -191,6 +196,7 @@ class Wire(Stage):
                 "captured": right.messages,
                 "captured_bytes": right.length,
                 "verdict": str(flow.verdict),
+                "repeated": flow.repeated,
             }
             for flow in resolved.flows
             for op in sorted({*flow.traced, *flow.captured})
@@ -216,6 +222,7 @@ class Wire(Stage):
             "flows": len(resolved.flows),
             **counts,
             "requests": sum(flow.requests for flow in resolved.flows),
+            "repeated_packets": resolved.repeated,
             "differing": texts[Verdict.DIFFERS],
             "undecided": texts[Verdict.NOT_WHOLE],
             "frames": asdict(resolved.frames),
@@ -237,6 +244,8 @@ class Wire(Stage):
         lines += [f"             {flow.text()}" for flow in different[:SHOWN]]
         if len(different) > SHOWN:
             lines.append(f"             and {count_text(len(different) - SHOWN)} more")
+        if resolved.repeated:
+            lines.append(f"             {counted(resolved.repeated, 'packet')} sent again")
         return lines
 
 

@@ -76,10 +76,24 @@ def test_unknown_names(command, small):
     one_line(command(small), 2, "is not an option", f"run={small}")
 
 
-def test_stages_do_not_fit(command, small):
-    spoken = command(f"run={small}", "stage=[clock,traffic]", "export=json")
-    one_line(spoken, 7, "traffic requires", "topology would")
+def test_stages_do_not_fit(tmp_path, small):
+    source = BROKEN.replace("METHOD", "apply").replace("t_ns", "missing")
+    (tmp_path / "broken.py").write_text(source)
+    (tmp_path / "conf/stage").mkdir(parents=True)
+    chosen = "# @package stage.broken\n_target_: broken.Broken\n"
+    (tmp_path / "conf/stage/broken.yaml").write_text(chosen)
+    words = [f"run={small}", f"--config-dir={tmp_path}/conf", "stage=[clock,broken]"]
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    done = python(*words, "export=json", env={**os.environ, "PYTHONPATH": path})
+    assert done.returncode == 7, done.stderr
+    assert "broken requires ops.missing, which no chosen stage produces" in done.stderr
     assert not (small / "sigmatrace-out").exists()
+
+
+def test_what_a_stage_lacks_is_brought_in(command, small):
+    assert command(f"run={small}", "stage=[traffic]", "export=json").code == 0
+    ledger = json.loads((small / "sigmatrace-out/ledger.json").read_text())
+    assert set(ledger["stages"]) == {"clock", "topology", "traffic"}
 
 
 def test_unwritable_output(command, small, tmp_path):

@@ -109,6 +109,39 @@ def test_a_table_known_at_the_end_cannot_be_read_before():
     assert plan.make([A, B, C, late], []).stages[-1].name == "late"
 
 
+def test_a_stage_of_tables_reads_what_exchanges_make_and_no_earlier_step_reads_its_own():
+    meet = stage("meet", {"ops": {"x": "i8"}}, {"pairs": {"p": "u8"}}, base=Exchange)
+    last = stage("a_last", {"pairs": {"p": "u8"}}, {"said": {"s": "str"}}, "tables")
+    made = plan.make([last, meet, A], [exporter({"said": {"s": "str"}})])
+    assert [one.name for one in made.stages] == ["a", "a_last"]
+    assert "from tables, in the end" in made.text()
+    for kind in ("index", "before", "after"):
+        early = stage("early", {"said": {"s": "str"}}, {}, kind)
+        with pytest.raises(PipelineError, match=r"said\.s, which a_last .*summary = 'tables'"):
+            plan.make([last, meet, A, early], [])
+    too_early = stage("too_early", {"pairs": {"p": "u8"}}, {}, "after")
+    with pytest.raises(PipelineError, match=r"pairs\.p, which meet .*summary = 'tables'"):
+        plan.make([meet, A, too_early], [])
+
+
+def test_built_in_steps_that_are_lacking_are_added_with_what_they_need():
+    wanting = exporter({"message_pairs": {"flow": "u8"}, "traffic": {}})
+    names = {step.name for step in plan.completed([A], [wanting])}
+    assert names == {"a", "clock", "match", "messages", "topology", "traffic"}
+
+
+def test_what_nobody_makes_adds_nothing():
+    unknown = stage("b", {"ops": {"nothing": "i8"}, "nowhere": {}})
+    assert [step.name for step in plan.completed([unknown], [])] == ["b"]
+
+
+def test_a_chosen_step_is_never_added_again():
+    from sigmatrace.stages.clock import Clock
+
+    mine = Clock()
+    assert plan.completed([mine], [exporter({"ops": {"t_ns": "i8"}})]) == [mine]
+
+
 def test_exchanges_come_after_stages():
     meet = stage("aaa", {"ops": {"x": "i8"}}, {"pairs": {"p": "u8"}}, base=Exchange)
     made = plan.make([meet, A], [exporter({"pairs": {"p": "u8"}})])

@@ -100,7 +100,7 @@ def outcome(tmp_path: Path, frames=FRAMES, of=None, parts=PARTS):
 def row(qpn, code, messages, length, **more):
     counts = {"traced": messages, "traced_bytes": length}
     counts |= {"captured": messages, "captured_bytes": length}
-    return {"source": A, "destination": B, "qpn": qpn, "op": code, **counts, **more}
+    return {"source": A, "destination": B, "qpn": qpn, "op": code, **counts, "repeated": 0, **more}
 
 
 def test_all_equal(tmp_path):
@@ -113,6 +113,17 @@ def test_all_equal(tmp_path):
     assert (account["flows"], account["equal"], account["requests"]) == (2, 2, 2)
     assert account["frames"]["roce"] == 3
     assert lines == ["wire       2 flows, all equal"]
+
+
+def test_packets_that_were_sent_again_are_told_and_count_once(tmp_path):
+    table, account, lines = outcome(tmp_path, [*FRAMES[:2], *FRAMES[:2], FRAMES[2]])
+    assert table == [
+        row(0x11, Op.SEND, 1, 10, verdict="equal", repeated=2),
+        row(0x11, Op.PUT, 1, 20, verdict="equal", repeated=2),
+        row(0x33, Op.SEND, 1, 50, verdict="equal"),
+    ]
+    assert account["repeated_packets"] == 2
+    assert lines == ["wire       2 flows, all equal", "             2 packets sent again"]
 
 
 def test_differences_are_told(tmp_path):

@@ -1,4 +1,4 @@
-"""Objects that have tracks of their own: queue pairs, GPUs, and the ports of NICs."""
+"""Queue pairs, GPUs, and the ports of NICs: which there are, and how they are called."""
 
 from __future__ import annotations
 
@@ -162,15 +162,20 @@ class QueuePairs:
     def name(self, row: int) -> str:
         """Return ``QP 0x11 → rank 3``, with the peer's own name where its process is unknown."""
         peer, life = (self._cell(key, row) for key in ("peer", "life"))
-        qpn = int(self.qpn[row])
-        name = f"QP 0x{qpn:x}" if qpn else f"QP of object {int(self.keys[row]) & 0xFFFFFFFF}"
+        name = self.titles[row]
         proc = int(self._peers[row])
         if proc >= 0:
             peer = self.run.tables["processes"].column("label")[proc].as_py()
         elif proc == SEVERAL:
             peer = "several"
         name += f" → {peer}" if peer else ""
-        return f"{name} (connection {life + 1})" if life else name
+        return name + connection_text(life)
+
+    @cached_property
+    def titles(self) -> Sequence[str]:
+        """``QP 0x11`` for each, without its connection; not unique where there are several NICs."""
+        own = zip(self.qpn.tolist(), (self.keys & 0xFFFFFFFF).tolist(), strict=True)
+        return [f"QP 0x{qpn:x}" if qpn else f"QP of object {thing}" for qpn, thing in own]
 
     def _cell(self, column: str, row: int) -> Any:
         return self.run.tables["endpoints"].column(column)[int(self.rows[row])].as_py()
@@ -193,6 +198,11 @@ class QueuePairs:
         np.maximum.at(high, self.channel[use], other[use])
         found = np.where((high >= 0) & (low != high), SEVERAL, high)
         return np.where(found == -1, other_ends(self.run)[self.rows], found)
+
+
+def connection_text(life: int) -> str:
+    """Return what a connection is called that is not the first one of its two names."""
+    return f" (connection {life + 1})" if life else ""
 
 
 def _unique(keys: Iterable[tuple[Any, ...]]) -> dict[tuple[Any, ...], int]:
