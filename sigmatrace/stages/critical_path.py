@@ -90,8 +90,8 @@ class CriticalPath(Stage):
         proc, ns = most_local(resolved.table)
         return [
             f"path       {layer_text(ledger['layer'])}: {time_text(total)} over "
-            f"{counted(ledger['messages'], 'message')}; {ledger['message_ns'] / total:.0%} under "
-            f"way, {ns / total:.0%} in {labels_of(run)[proc]}"
+            f"{counted(ledger['messages'], 'message')}; {100 * ledger['message_ns'] / total:.0f} % under "
+            f"way, {100 * ns / total:.0f} % in {labels_of(run)[proc]}"
         ]
 
 
