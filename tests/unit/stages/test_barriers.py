@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -38,9 +39,7 @@ def make(error_ns: float = 0.0, **facts: object) -> Run:
     gpus = [
         {"proc": proc, "object": 10 + k, "gpu": 2 + k} for proc in range(PROCS) for k in range(2)
     ]
-    run = make_run(
-        times, processes=[{}] * PROCS, channels=channels, names=NAMES, gpu_queues=gpus
-    )
+    run = make_run(times, processes=[{}] * PROCS, channels=channels, names=NAMES, gpu_queues=gpus)
     quality = [{"proc": proc, "error_ns": error_ns} for proc in range(PROCS)]
     return run.with_results({"clock_quality": make_table(STAGE_TABLES["clock_quality"], quality)})
 
@@ -66,7 +65,9 @@ def barriers(
 
 
 def columns(name: str, rows: list[Row]) -> dict[str, Any]:
-    names = ("proc", "name", "kind", "t_ns") if name == "marks" else ("proc", "channel", "op", "t_ns")
+    names = (
+        ("proc", "name", "kind", "t_ns") if name == "marks" else ("proc", "channel", "op", "t_ns")
+    )
     dtypes = {"proc": np.int32, "name": np.uint32, "channel": np.uint32, "t_ns": np.int64}
     return {x: np.array([row[x] for row in rows], dtypes.get(x, np.uint8)) for x in names}
 
@@ -104,7 +105,7 @@ def test_regions_are_the_barriers_that_were_put_in(late: list[tuple[int, ...]], 
         want[k] = sorted(((p, now + gap) for p, gap in enumerate(each)), key=lambda x: (x[1], x[0]))
         now = release + 1
     rows.reverse()  # whatever the order
-    tables = [{"marks": sum(rows[k::parts], [])} for k in range(parts)]
+    tables = [{"marks": list(itertools.chain(*rows[k::parts]))} for k in range(parts)]
     found, arrivals, account, lines = barriers(make(), *tables)
     assert order(arrivals) == want
     for row, each in zip(found, want.values(), strict=True):
@@ -117,7 +118,7 @@ def test_regions_are_the_barriers_that_were_put_in(late: list[tuple[int, ...]], 
 
 
 def three(begin: int) -> list[Row]:
-    return sum((region(proc, begin + proc, begin + 9) for proc in range(PROCS)), [])
+    return [row for proc in range(PROCS) for row in region(proc, begin + proc, begin + 9)]
 
 
 def test_names_are_told_apart_and_others_do_not_count() -> None:
@@ -162,7 +163,7 @@ def test_a_window_that_cuts_a_barrier_does_not_shift_the_others(
     before: list[Row], left_out: int
 ) -> None:
     marks = [*before, *three(100), *three(200)]
-    found, arrivals, account, _ = barriers(make(), {"marks": marks})
+    _, arrivals, account, _ = barriers(make(), {"marks": marks})
     assert list(order(arrivals).values()) == [
         [(proc, begin + proc) for proc in range(PROCS)] for begin in (100, 200)
     ]
@@ -190,7 +191,7 @@ def test_bursts_of_atomics_are_the_barriers_of_gpus() -> None:
         want.append(sorted((t, proc, 2 + gpu) for (proc, gpu), t in came.items()))
     found, arrivals, account, lines = barriers(make(), {"ops": ops[::2]}, {"ops": ops[1::2]})
     rows = [(row["arrival_ns"] - START_NS, row["proc"], row["gpu"]) for row in arrivals]
-    assert rows == sum(want, [])
+    assert rows == list(itertools.chain(*want))
     assert {(row["kind"], row["members"]) for row in found} == {("doorbell", 6)}
     assert account["by_kind"] == {"region": 0, "doorbell": 4, "phase": 0}
     assert lines[0].startswith("barriers   4 barriers (by GPU doorbells)")

@@ -36,7 +36,9 @@ def plain(rows: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
 
 
 @given(st.lists(points, min_size=1, max_size=4))
-def test_bursts_are_those_of_sorted_times_however_they_are_split(parts: list[list[tuple[int, int]]]) -> None:
+def test_bursts_are_those_of_sorted_times_however_they_are_split(
+    parts: list[list[tuple[int, int]]],
+) -> None:
     one = functools.reduce(lambda left, right: left.joined(right, FLOOR_NS), map(made, parts))
     rows = list(zip(one.key.tolist(), one.first.tolist(), one.last.tolist(), strict=True))
     assert rows == plain(list(itertools.chain(*parts)))

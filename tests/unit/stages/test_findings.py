@@ -108,8 +108,8 @@ def test_a_slow_link() -> None:
     ((kind, text, weight),) = found(run_of(**pairs(p50_ns=80_000)))
     assert (kind, weight) == ("slow link", 0.2)
     assert text == (
-        "messages from rank 2 to rank 3 took 80 us in the median, 4 times as long as those of other "
-        "pairs (ofi); the receiver waited at most 2 s for them (20 % of the run)"
+        "messages from rank 2 to rank 3 took 80 us in the median, 4 times as long as those of "
+        "other pairs (ofi); the receiver waited at most 2 s for them (20 % of the run)"
     )
 
 

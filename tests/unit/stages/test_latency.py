@@ -69,5 +69,7 @@ def test_means_of_latencies_that_have_no_sum_in_64_bits() -> None:
 def test_lines_name_the_quickest_and_the_slowest_pair() -> None:
     rows = [message(0, 1, 0, 2000), message(1, 2, 0, 70_000), message(1, 2, 5, 3_000_005)]
     _, _, lines = tables(Latency(), run_of(rows))
-    assert lines == ["latency    ofi, 2 pairs: median 2 us (rank 0 -> rank 1) to 70 us (rank 1 -> rank 2)"]
+    assert lines == [
+        "latency    ofi, 2 pairs: median 2 us (rank 0 -> rank 1) to 70 us (rank 1 -> rank 2)"
+    ]
     assert tables(Latency(), run_of([]))[2] == []

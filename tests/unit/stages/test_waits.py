@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 
 from hypothesis import given
@@ -49,7 +50,7 @@ def test_waits_are_those_of_a_walk_over_each_process(rows: list[Row]) -> None:
     for row in rows:
         want[pair(row)][0] += 1
     for own in events_of(rows).values():
-        for before, (receive, is_receive, send, number) in zip(own, own[1:], strict=False):
+        for before, (receive, is_receive, send, number) in itertools.pairwise(own):
             row = rows[number]
             if not is_receive or receive < send:
                 continue
@@ -66,7 +67,7 @@ def test_waits_are_those_of_a_walk_over_each_process(rows: list[Row]) -> None:
 
 
 def test_each_kind_alone() -> None:
-    """Process 1 does something at 0; then a message comes that was sent late, and one that waits."""
+    """Process 1 does something at 0; a message comes that was sent late, then one that waits."""
     rows = [
         message(1, 2, 0, 5),
         message(0, 1, 100, 130),  # late sender: 1 waits from 0 until 100, then for 30
