@@ -11,12 +11,15 @@ that were received before they were sent (clocks) lead nowhere.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from sigmatrace.partition import Run, column
 from sigmatrace.schema import STAGE_TABLES, Columns
@@ -57,7 +60,7 @@ class CriticalPath(Stage):
         last = int(events.t_ns.argmax()) if pairs.num_rows else -1
         table = _table(events, pairs, hops, last)
         times = [column(table, f"{what}_ns") for what in ("begin", "end")]
-        is_message = np.array(table["kind"].to_pylist(), object) == "message"
+        is_message = are_messages(table)
         parts = {
             "message_ns": int((times[1] - times[0])[is_message].sum()),
             "local_ns": int((times[1] - times[0])[~is_message].sum()),
@@ -88,18 +91,23 @@ class CriticalPath(Stage):
         if not total:
             return []
         proc, ns = most_local(resolved.table)
+        under_way, local = (round(100 * one / total) for one in (ledger["message_ns"], ns))
         return [
             f"path       {layer_text(ledger['layer'])}: {time_text(total)} over "
-            f"{counted(ledger['messages'], 'message')}; {100 * ledger['message_ns'] / total:.0f} % under "
-            f"way, {100 * ns / total:.0f} % in {labels_of(run)[proc]}"
+            f"{counted(ledger['messages'], 'message')}; {under_way} % under way, {local} % in "
+            f"{labels_of(run)[proc]}"
         ]
+
+
+def are_messages(table: pa.Table) -> NDArray[np.bool_]:
+    """Return which steps of ``critical_path`` are messages under way, ``(n,)``."""
+    found: NDArray[np.bool_] = pc.equal(table["kind"], "message").to_numpy()
+    return found
 
 
 def most_local(table: pa.Table) -> tuple[int, int]:
     """Return the process that the path is in longest, and for how many ns; (0, 0): in none."""
-    own = table.filter(
-        pa.array([kind == "local" for kind in table["kind"].to_pylist()], pa.bool_())
-    )
+    own = table.filter(pa.array(~are_messages(table)))
     ns = column(own, "end_ns") - column(own, "begin_ns")
     procs, code = np.unique(column(own, "proc"), return_inverse=True)
     total = np.zeros(procs.size, np.int64)
@@ -131,59 +139,45 @@ def _table(events: Events, pairs: pa.Table, hops: Places, last: int) -> pa.Table
     """Return the path, from its begin to the event at place ``last``."""
     sends = np.empty(pairs.num_rows, hops.dtype)
     sends[events.message[~events.is_receive]] = np.flatnonzero(~events.is_receive)
-    taken, place = [], last
+    taken, place = array("q"), last
     while place >= 0 and (hop := hops.item(place)) >= 0:
         taken.append(hop)
         place = sends.item(events.message.item(hop))
-    at = np.array(taken[::-1], np.int64)
-    message = events.message[at]
-    ends = {name: column(pairs, name)[message] for name in ("src_proc", "dst_proc", "size_bytes")}
-    begin, end = (column(pairs, f"{what}_ns")[message] for what in ("send", "receive"))
-    # A step in a process before each message, and one after the last; where it begins is known of
-    # all but the first, which is as old as the first thing that its process did.
     if last < 0:
-        return _steps(at, at, at, at, at, at)
+        return _steps(*[np.zeros(0, np.int64)] * 6)
     origin = int(np.flatnonzero(events.is_first[: place + 1])[-1])
-    local_begin = np.append(events.t_ns[origin], end)
-    local_end = np.append(begin, events.t_ns[last])
-    proc = np.append(ends["src_proc"], _proc(events, pairs, last))
+    own = "dst_proc" if events.is_receive[last] else "src_proc"
+    last_proc = column(pairs, own)[events.message[last]]
+    message = events.message[np.frombuffer(taken, np.int64)[::-1]]
+    src, dst, begin, end, size = (
+        column(pairs, name)[message]
+        for name in ("src_proc", "dst_proc", "send_ns", "receive_ns", "size_bytes")
+    )
+    # A step in a process before each message, and one after the last. Of the first it is not known
+    # since when it lasted, but by the first thing that its process did.
+    since, until = np.append(events.t_ns[origin], end), np.append(begin, events.t_ns[last])
+    kept = _woven(until > since, np.ones(message.size, bool))
+    proc = np.append(src, last_proc).astype(np.int32)
     return _steps(
-        _woven(proc, ends["src_proc"]),
-        _woven(proc, ends["dst_proc"]),
-        _woven(local_begin, begin),
-        _woven(local_end, end),
-        _woven(np.zeros(at.size + 1, np.uint64), ends["size_bytes"]),
-        np.arange(2 * at.size + 1) % 2,
+        np.arange(kept.size)[kept] % 2,
+        *(_woven(proc, one)[kept] for one in (src, dst)),
+        *(_woven(*both)[kept] for both in ((since, begin), (until, end))),
+        _woven(np.zeros_like(size, shape=proc.size), size)[kept],
     )
 
 
-def _proc(events: Events, pairs: pa.Table, place: int) -> int:
-    """Return the process of an event."""
-    end = "dst_proc" if events.is_receive[place] else "src_proc"
-    return int(column(pairs, end)[events.message[place]])
-
-
-def _woven(one: Ints, other: Ints) -> Ints:
+def _woven(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
     """Return ``one[0], other[0], one[1], other[1], ...``."""
     woven = np.empty(one.size + other.size, one.dtype)
     woven[::2], woven[1::2] = one, other
     return woven
 
 
-def _steps(
-    from_proc: Ints, proc: Ints, begin_ns: Ints, end_ns: Ints, size_bytes: Ints, is_message: Ints
-) -> pa.Table:
-    """Return the rows of steps that take time, or are messages."""
-    kept = np.flatnonzero((end_ns > begin_ns) | (is_message > 0))
-    kinds = pa.array(["local", "message"], pa.string())
-    return pa.table(
-        {
-            "step": np.arange(kept.size, dtype=np.int32),
-            "kind": kinds.take(pa.array(is_message[kept])),
-            "from_proc": from_proc[kept].astype(np.int32),
-            "proc": proc[kept].astype(np.int32),
-            "begin_ns": begin_ns[kept],
-            "end_ns": end_ns[kept],
-            "size_bytes": size_bytes[kept].astype(np.uint64),
-        }
-    )
+def _steps(is_message: Ints, *columns: NDArray[Any]) -> pa.Table:
+    """Return the table; columns from ``from_proc`` to ``size_bytes``."""
+    kinds = pa.array(["local", "message"], pa.string()).take(pa.array(is_message))
+    step = np.arange(is_message.size, dtype=np.int32)
+    names = ("from_proc", "proc", "begin_ns", "end_ns", "size_bytes")
+    types = STAGE_TABLES["critical_path"]
+    rest = {n: one.astype(types[n], copy=False) for n, one in zip(names, columns, strict=True)}
+    return pa.table({"step": step, "kind": kinds, **rest})

@@ -17,6 +17,7 @@ import pyarrow as pa
 from sigmatrace.partition import Run, column
 from sigmatrace.schema import STAGE_TABLES, Columns
 from sigmatrace.stages.base import Stage, SummaryKind
+from sigmatrace.stages.critical_path import are_messages
 from sigmatrace.stages.findings_seen import Finding, Seen, share_text
 from sigmatrace.stages.pairs import Ints, bit_lengths
 from sigmatrace.text import byte_text, count_text, counted, time_text
@@ -296,7 +297,7 @@ def _path(seen: Seen) -> Iterator[Finding]:
     """Which process, and which link, has more of the critical path than its share."""
     table = seen.run.tables["critical_path"]
     ns = column(table, "end_ns") - column(table, "begin_ns")
-    is_message = np.array(table["kind"].to_pylist(), object) == "message"
+    is_message = are_messages(table)
     src, dst = (column(table, name).astype(np.int64) for name in ("from_proc", "proc"))
     total = max(int(ns.sum()), 1)
     for chosen, what in ((~is_message, "local"), (is_message, "message")):
