@@ -40,6 +40,14 @@ def test_pairs_are_those_of_sorted_lists(rows: list[Row]) -> None:
     assert account["backwards"] == sum(row["latency_ns"] < 0 for row in rows)
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 98, 99, 100, 101, 199, 200])
+def test_percentiles_of_many(count: int) -> None:
+    rows = [message(0, 1, 0, k) for k in range(1, count + 1)]
+    (row,) = tables(Latency(), run_of(rows))[0]["message_latency"]
+    want = [percentile(list(range(1, count + 1)), percent) for percent in (50, 99)]
+    assert [row["p50_ns"], row["p99_ns"]] == want
+
+
 def limits(value: int) -> tuple[int, int]:
     """The powers of two between which a number lies, as in the table ``sizes``."""
     return (2 ** (value.bit_length() - 1), 2 ** value.bit_length() - 1) if value else (0, 0)
