@@ -41,6 +41,17 @@ class ExportConfig:
 
 
 @dataclass
+class BarriersConfig(StageConfig):
+    """Where processes or GPUs come together.
+
+    Attributes:
+        region: Regions of the program are barriers if their name contains this.
+    """
+
+    region: str = "barrier"
+
+
+@dataclass
 class MatrixConfig(ExportConfig):
     """Pictures of who sent how much to whom.
 
@@ -159,6 +170,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "stage": StageConfig,
         "export": ExportConfig,
         "matrix": MatrixConfig,
+        "barriers": BarriersConfig,
         "perfetto": PerfettoConfig,
     },
     "schema/cluster": {
@@ -256,6 +268,7 @@ def in_full(option: str) -> str | None:
     nodes: list[tuple[str, type]] = [
         ("export.perfetto", schemas["perfetto"]),
         ("export.matrix", schemas["matrix"]),
+        ("stage.barriers", schemas["barriers"]),
         ("validate", ValidateConfig),
         *(("cluster", schema) for schema in SCHEMAS["schema/cluster"].values()),
     ]

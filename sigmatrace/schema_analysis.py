@@ -61,14 +61,16 @@ ANALYSIS_TABLES: dict[str, dict[str, str]] = {
         "longest_idle_ns": "i8",
     },
     # message_latency: one row per pair of processes and layer, from `message_pairs`.
-    # `backwards`: messages that were received before they were sent (clocks), which the other
-    # columns include.
+    # `backwards`: messages that were received before they were sent (clocks); `uncertain`: those
+    # whose order is not sure. The other columns include both. Percentiles: the least latency that
+    # so many messages do not exceed.
     "message_latency": {
         "src_proc": "i4",
         "dst_proc": "i4",
         "layer": "u1",
         "messages": "u8",
         "backwards": "u8",
+        "uncertain": "u8",
         "min_ns": "i8",
         "p50_ns": "i8",
         "p99_ns": "i8",
@@ -86,8 +88,10 @@ ANALYSIS_TABLES: dict[str, dict[str, str]] = {
         "count": "u8",
     },
     # waits: one row per pair of processes and layer. A receiver that did nothing from its last
-    # recorded event until after the message was sent waited for a late sender; a message that
-    # took longer than the least latency of its pair and size class waited for a late receiver.
+    # recorded event until after the message was sent waited for a late sender; a message that with
+    # the least latency of its pair and size class would have come before that event waited for a
+    # late receiver. `transfer_ns`: what receivers that did nothing waited while messages were under
+    # way. All are upper bounds.
     "waits": {
         "src_proc": "i4",
         "dst_proc": "i4",
@@ -97,8 +101,10 @@ ANALYSIS_TABLES: dict[str, dict[str, str]] = {
         "late_sender_ns": "i8",
         "late_receiver": "u8",
         "late_receiver_ns": "i8",
+        "transfer_ns": "i8",
     },
-    # in_flight: messages of a sender that are sent and not yet received.
+    # in_flight: messages of a sender that are sent and not yet received; `mean` over the time from
+    # its first send to its last receive.
     "in_flight": {"proc": "i4", "layer": "u1", "messages": "u8", "max": "i8", "mean": "f8"},
     # barriers: one row per barrier that was found. kind: "region" (the program's own), "doorbell"
     # (control doorbells of GPUs), "phase" (of traffic). `spread_ns`: from first to last arrival.
@@ -122,8 +128,10 @@ ANALYSIS_TABLES: dict[str, dict[str, str]] = {
         "arrival_ns": "i8",
         "late_ns": "i8",
     },
-    # stragglers: one row per process. `last`: barriers where it came last, `caused_ns`: what all
-    # others waited there for it; `late_sender_ns`: what receivers waited for its messages.
+    # stragglers: one row per process. `barriers`: those that it came to; `last`: where it came
+    # last; `caused_ns`: what all others together waited there for it; `late_ns`: how much later
+    # than the first it came, at all of them; `late_sender_ns`: what receivers waited until it sent,
+    # at the layer where that is most.
     "stragglers": {
         "proc": "i4",
         "barriers": "i8",
@@ -132,8 +140,9 @@ ANALYSIS_TABLES: dict[str, dict[str, str]] = {
         "late_ns": "i8",
         "late_sender_ns": "i8",
     },
-    # critical_path: from its end back to its begin, in order of time. kind: "local" (what the
-    # process did itself), "message" (under way from `from_proc` to `proc`).
+    # critical_path: what the last receive depended on, in order of time, at the layer with most
+    # messages; each step begins where the one before ends. kind: "local" (what the process did
+    # itself), "message" (under way from `from_proc` to `proc`).
     "critical_path": {
         "step": "i4",
         "kind": "str",

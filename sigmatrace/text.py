@@ -28,3 +28,12 @@ def counted(value: int, one: str, many: str = "") -> str:
         many: The noun for all other counts; ``one`` with an s by default.
     """
     return f"{count_text(value)} {one if value == 1 else many or one + 's'}"
+
+
+def time_text(ns: float) -> str:
+    """Return a length of time with the unit that suits it, in three digits: ``1.25 ms``."""
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
+        if abs(ns) >= 0.9995 * size:
+            value = ns / size
+            return f"{value:.0f} {unit}" if abs(value) >= 999.5 else f"{value:.3g} {unit}"
+    return f"{ns:.0f} ns"

@@ -15,7 +15,8 @@ Options
   cluster=NAME         threads, processes, distributed        default: threads
                        cluster.workers=N; distributed: cluster.address=tcp://HOST:PORT
                        jobs: slurm, pbs, moab, lsf, sge, oar, htcondor; cluster.jobs=N ...
-  preset=NAME          summary (json, csv), everything (all exporters)
+  preset=NAME          summary (json, csv), everything (all exporters), analysis (who waited
+                       for whom, what is uneven: json, parquet)
   overwrite=true       replace an output that is already there
   resume=none          do not go on where a run was killed; resume=any: also where one of another
                        host was, which must not be alive any more

@@ -82,10 +82,23 @@ def test_presets_compose_and_are_never_dropped_silently(name):
     for words in ([f"preset={name}", "export=csv"], ["+export=csv", f"+preset={name}"]):
         with pytest.raises(ConfigError, match=f"preset={name} chooses export itself: leave out"):
             compose(["run=x", *words])
-    assert set(compose(["run=x", f"preset={name}", "stage=[clock,topology]"]).stage) == {
-        "clock",
-        "topology",
-    }
+    words = ["run=x", f"preset={name}", "stage=[clock,topology]"]
+    if name == "analysis":
+        with pytest.raises(ConfigError, match="preset=analysis chooses stage itself: leave out"):
+            compose(words)
+    else:
+        assert set(compose(words).stage) == {"clock", "topology"}
+
+
+ANALYSES = (
+    *("communication", "imbalance", "links", "errors", "latency", "in_flight", "barriers"),
+    *("waits", "stragglers", "critical_path", "findings"),
+)
+
+
+def test_preset_analysis_has_all_that_is_chosen_by_default_and_the_analyses():
+    chosen = set(compose(["run=x", "preset=analysis"]).stage)
+    assert set(compose(["run=x"]).stage) < chosen and {"messages", *ANALYSES} <= chosen
 
 
 def test_a_preset_of_the_users_own_is_no_exception(tmp_path):
@@ -145,7 +158,7 @@ def test_home_is_expanded(monkeypatch):
         ("export=[perfetto,jsn]", "unknown export 'jsn': did you mean 'json'"),
         ("stage=[clok]", "unknown stage 'clok': did you mean 'clock'"),
         ("cluster=thread", "unknown cluster 'thread': did you mean 'threads'"),
-        ("preset=all", "unknown preset 'all': known: everything, summary"),
+        ("preset=all", "unknown preset 'all': known: analysis, everything, summary"),
         ("stage.clok.x=1", "unknown option 'stage.clok': did you mean 'clock'"),
         ("stage.clock.x=1", "unknown option 'stage.clock.x': it has no options"),
         ("+stage.clock.x=1", "unknown option 'stage.clock.x': it has no options"),

@@ -1,0 +1,247 @@
+"""Stage barriers: where processes or GPUs come together, who came first and who last.
+
+Found in three ways, each apart:
+
+* ``region``: regions of the program whose name contains ``region`` (``barrier_regions``).
+* ``doorbell``: bursts of atomics that GPUs ring for; the first of a burst is the arrival.
+* ``phase``: bursts of operations of processes, where there is neither of these; the last one of a
+  burst is the arrival, at the silence that follows.
+
+Of bursts only those count that fit each other (``bursts``). Regions are kept as they are; of
+operations no more than intervals, so memory does not grow with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from sigmatrace.partition import Partition, Run, column
+from sigmatrace.schema import STAGE_TABLES, Columns
+from sigmatrace.stages.barrier_regions import Found, barriers_of, marks_of
+from sigmatrace.stages.base import Stage, SummaryKind
+from sigmatrace.stages.bursts import Bursts, Ints, aligned, bursts_of
+from sigmatrace.stages.channels import Channels
+from sigmatrace.text import counted, time_text
+from sigmatrace.trace_format import INITIATORS, Layer, Op
+
+DOORBELL_FLOORS, PHASE_FLOORS = 1 << 20, 1 << 12
+"""Intervals of a GPU, and of a process, are at most about so many: 24 bytes each."""
+FLOOR_NS = 1000
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a partition has of barriers."""
+
+    marks: pa.Table
+    doorbells: Bursts
+    operations: Bursts
+    floors_ns: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Met:
+    """Both tables, and the stage's part of the ledger."""
+
+    barriers: pa.Table
+    arrivals: pa.Table
+    ledger: Mapping[str, Any]
+
+
+class Barriers(Stage):
+    """Makes ``barriers`` and ``barrier_arrivals``.
+
+    Args:
+        region: Regions are barriers if their name contains this, in upper or lower case.
+    """
+
+    name: ClassVar[str] = "barriers"
+    summary: ClassVar[SummaryKind] = "after"
+    requires: ClassVar[Columns] = {
+        "marks": {"proc": "i4", "name": "u4", "kind": "u1", "t_ns": "i8"},
+        "ops": {"proc": "i4", "channel": "u4", "op": "u1", "t_ns": "i8"},
+        "channels": {"proc": "i4", "object": "u4", "layer": "u1"},
+        "gpu_queues": {"proc": "i4", "object": "u4", "gpu": "u4"},
+        "names": {"proc": "i4", "name": "u4", "text": "str"},
+        "clock_quality": {"error_ns": "f8"},
+    }
+    produces: ClassVar[Columns] = {
+        name: STAGE_TABLES[name] for name in ("barriers", "barrier_arrivals")
+    }
+
+    def __init__(self, region: str = "barrier") -> None:
+        if not region:
+            raise ValueError("region is empty: every region would be a barrier")
+        self.region = region
+
+    def summarize(self, part: Partition) -> Seen:
+        """Note the partition's regions, and when its processes and GPUs were busy."""
+        floors = _floors(part.run)
+        key, t_ns = _atomics(part)
+        rows = np.flatnonzero(np.isin(part.column("ops", "op"), INITIATORS))
+        proc, when = (part.column("ops", name)[rows] for name in ("proc", "t_ns"))
+        busy = bursts_of(proc.astype(np.int64) << 32, when, floors[1])
+        return Seen(marks_of(part, self.region), bursts_of(key, t_ns, floors[0]), busy, floors)
+
+    def combine(self, left: Seen, right: Seen) -> Seen:
+        """Put both together."""
+        floors = left.floors_ns
+        return Seen(
+            pa.concat_tables([left.marks, right.marks]),
+            left.doorbells.joined(right.doorbells, floors[0]),
+            left.operations.joined(right.operations, floors[1]),
+            floors,
+        )
+
+    def resolve(self, summary: Seen, run: Run) -> Met:
+        """Find barriers in what the run had."""
+        error_ns = run.column("clock_quality", "error_ns")
+        tolerance_ns = int(2 * min(np.nan_to_num(error_ns).max(initial=0), 1e15))
+        regions = barriers_of(summary.marks, run, self.region, tolerance_ns)
+        shared = [one for one in regions if one.proc.size > 1]
+        doorbells = _of_bursts("doorbell", summary.doorbells, summary.floors_ns[0])
+        found = [*shared, *doorbells]
+        phases = [] if found else _of_bursts("phase", summary.operations, summary.floors_ns[1])
+        found += phases
+        barriers, arrivals = _tables(found)
+        ledger: dict[str, Any] = {
+            "barriers": barriers.num_rows,
+            "by_kind": {
+                kind: sum(len(one.arrival) for one in found if one.kind == kind)
+                for kind in ("region", "doorbell", "phase")
+            },
+            "region_begins_and_ends": summary.marks.num_rows,
+            "regions_of_one_process": len(regions) - len(shared),
+            "not_all_took_part": sum(one.incomplete for one in shared),
+            "left_before_all_came": sum(one.contradicted for one in shared),
+            "doorbell_bursts_that_do_not_fit": 0 if doorbells else summary.doorbells.key.size,
+        }
+        return Met(barriers, arrivals, ledger)
+
+    def results(self, resolved: Met) -> Mapping[str, pa.Table]:
+        """Return ``barriers`` and ``barrier_arrivals``."""
+        return {"barriers": resolved.barriers, "barrier_arrivals": resolved.arrivals}
+
+    def account(self, resolved: Met) -> Mapping[str, object]:
+        """Return how many there are of each kind, and what was left out."""
+        return resolved.ledger
+
+    def lines(self, resolved: Met, run: Run) -> Sequence[str]:
+        """Return how many there are of each kind and how wide they spread; what was left out."""
+        return list(_lines(resolved))
+
+
+def _floors(run: Run) -> tuple[int, int]:
+    """Return the longest pauses in ns that doorbells, and operations, are not told apart by."""
+    begin, end = run.fact_ns("base_ns"), run.fact_ns("last_ns")
+    if run.window_ns is not None:
+        begin, end = max(begin, run.window_ns[0]), min(end, run.window_ns[1])
+    span = max(end - begin, 0)
+    return max(FLOOR_NS, span // DOORBELL_FLOORS), max(FLOOR_NS, span // PHASE_FLOORS)
+
+
+def _atomics(part: Partition) -> tuple[Ints, Ints]:
+    """Return process and GPU, as one key, and time of the atomics that GPUs started."""
+    channels = Channels.of(part)
+    rows = channels.rows_of_layer(Layer.MLX5DV)
+    rows = rows[np.isin(part.column("ops", "op")[rows], (Op.ATOMIC, Op.ATOMIC_FETCH))]
+    own = channels.channel[rows].astype(np.int64) - channels.low
+    thing = channels.column("channels", "object", 0)[own] if rows.size else own
+    proc = part.column("ops", "proc")[rows].astype(np.int64)
+    queues = [part.run.column("gpu_queues", x).astype(np.int64) for x in ("proc", "object", "gpu")]
+    known = queues[0] << 32 | queues[1]
+    order = np.argsort(known, kind="stable")
+    wanted = proc << 32 | thing
+    at = np.searchsorted(known[order], wanted)
+    is_known = np.append(known[order], -1)[at] == wanted
+    gpu = np.where(is_known, np.append(queues[2][order], 0)[at], 0)
+    return proc << 32 | gpu, part.column("ops", "t_ns")[rows]
+
+
+def _of_bursts(kind: str, bursts: Bursts, floor_ns: int) -> list[Found]:
+    found = aligned(bursts, floor_ns, "first" if kind == "doorbell" else "last")
+    if found is None:
+        return []
+    came = found.first if kind == "doorbell" else found.last
+    return [Found(kind, "", found.key >> 32, found.key & 0xFFFFFFFF, came)]
+
+
+def _tables(found: Sequence[Found]) -> tuple[pa.Table, pa.Table]:
+    """Return ``barriers`` and ``barrier_arrivals``, numbered by the time of the first arrival."""
+    barriers = pa.concat_tables([_barriers(one) for one in found] or [_barriers(_NONE)])
+    arrivals = pa.concat_tables([_arrivals(one) for one in found] or [_arrivals(_NONE)])
+    order = np.lexsort((column(barriers, "last_ns"), column(barriers, "first_ns")))
+    number = np.empty(order.size, np.int32)
+    number[order] = np.arange(order.size)
+    own = np.repeat(number, column(barriers, "members"))
+    by_barrier = pa.array(np.argsort(own, kind="stable"))
+    barriers = barriers.take(pa.array(order)).add_column(
+        0, "barrier", pa.array(np.arange(order.size, dtype=np.int32))
+    )
+    return barriers, arrivals.add_column(0, "barrier", pa.array(own)).take(by_barrier)
+
+
+_NO_ONE = np.zeros(0, np.int64)
+_NONE = Found("", "", _NO_ONE, _NO_ONE, np.zeros((0, 0), np.int64))
+
+
+def _barriers(found: Found) -> pa.Table:
+    count = len(found.arrival)
+    edges = [found.arrival.min(axis=1, initial=2**62), found.arrival.max(axis=1, initial=0)]
+    order = np.argsort(found.arrival, axis=1, kind="stable")
+    who = np.append(found.proc, 0).astype(np.int32)
+    return pa.table(
+        {
+            "kind": pa.array([found.kind] * count, pa.string()),
+            "name": pa.array([found.name] * count, pa.string()),
+            "members": np.full(count, found.proc.size, np.int32),
+            "first_ns": edges[0],
+            "last_ns": edges[1],
+            "spread_ns": edges[1] - edges[0],
+            "first_proc": who[order[:, :1].ravel()],
+            "last_proc": who[order[:, -1:].ravel()],
+        }
+    )
+
+
+def _arrivals(found: Found) -> pa.Table:
+    order = np.argsort(found.arrival, axis=1, kind="stable")
+    came = np.take_along_axis(found.arrival, order, axis=1)
+    position = np.broadcast_to(np.arange(found.proc.size, dtype=np.int32), came.shape)
+    return pa.table(
+        {
+            "position": position.ravel(),
+            "proc": found.proc.astype(np.int32)[order].ravel(),
+            "gpu": found.gpu.astype(np.uint32)[order].ravel(),
+            "arrival_ns": came.ravel(),
+            "late_ns": (came - came[:, :1]).ravel(),
+        }
+    )
+
+
+def _lines(met: Met) -> Iterator[str]:
+    kinds = np.array(met.barriers["kind"].to_pylist(), object)
+    names = np.array(met.barriers["name"].to_pylist(), object)
+    spread = column(met.barriers, "spread_ns")
+    for kind, name in sorted(set(zip(kinds.tolist(), names.tolist(), strict=True))):
+        own = np.sort(spread[(kinds == kind) & (names == name)])
+        what = f"region {name}" if kind == "region" else f"by {_TEXT[kind]}"
+        median, most = time_text(int(own[(own.size - 1) // 2])), time_text(int(own[-1]))
+        yield (
+            f"barriers   {counted(own.size, 'barrier')} ({what}): from first to last arrival "
+            f"{median} in the median, at most {most}"
+        )
+    for key, what in (
+        ("not_all_took_part", "not reached by all members"),
+        ("left_before_all_came", "that a member left before the last one came"),
+    ):
+        if met.ledger[key]:
+            yield f"             {counted(met.ledger[key], 'barrier')} {what}: left out"
+
+
+_TEXT = {"doorbell": "GPU doorbells", "phase": "phases of traffic"}

@@ -1,0 +1,370 @@
+"""Stage findings: what to look at first, in plain words, from the tables of the analyses.
+
+Each finding has a weight, the share of time, messages or bytes that it concerns, by which they are
+ordered, and evidence: a table, and which of its rows, as a query would name them. Thresholds stand
+here, each with its reason, so that what is usual is not told, and what is told is worth a look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from sigmatrace.partition import Run, column
+from sigmatrace.schema import STAGE_TABLES, Columns
+from sigmatrace.stages.base import Stage, SummaryKind
+from sigmatrace.stages.critical_path import are_messages
+from sigmatrace.stages.findings_seen import Finding, Seen, share_text
+from sigmatrace.stages.pairs import Ints, bit_lengths
+from sigmatrace.text import byte_text, count_text, counted, time_text
+from sigmatrace.trace_format import layer_text
+
+MINOR = 0.01
+"""What concerns less than this share is not told: nobody would notice were it mended."""
+OF_A_KIND = 3
+"""Of a kind only so many are told, the weightiest ones: a fourth one rarely says anything new."""
+TIMES_CHANCE = 2.0
+"""Who comes last, is waited for, or is on the critical path so many times more than if all were
+alike."""
+TIMES_MEDIAN = 2.0
+"""Whose waits or latencies are this many times the median of all: jitter and distance within a
+cluster stay below."""
+PAIRS = 4
+"""A median of less than so many pairs is none that a pair could be held against."""
+MESSAGES = 10
+"""A median latency of less than so many messages is not told of."""
+UNEVEN = 1.5
+"""Bytes, most to least, or heaviest pair to mean: from here on one link is the bottleneck while the
+others have a third of their time left."""
+ON_PATH = 0.2
+"""What has less than a fifth of the critical path can at best make the run so much shorter."""
+IDLE, IDLE_WEIGHT = 0.5, 0.1
+"""Links that nobody sends over for half of the time. That is no fault as such (programs compute),
+so it weighs a tenth."""
+BROKEN = 1.0
+"""Weight of errors: what failed comes before what was slow."""
+TOLD = 2
+"""Findings in the closing summary."""
+
+Find = Callable[[Seen], Iterator[Finding]]
+
+
+@dataclass(frozen=True)
+class Found:
+    """The table, and its part of the ledger."""
+
+    table: pa.Table
+    ledger: Mapping[str, object]
+
+
+class Findings(Stage):
+    """Makes ``findings``."""
+
+    name: ClassVar[str] = "findings"
+    summary: ClassVar[SummaryKind] = "tables"
+    requires: ClassVar[Columns] = {
+        **{
+            name: STAGE_TABLES[name]
+            for name in (
+                *("stragglers", "barriers", "waits", "message_latency", "links"),
+                *("communication", "imbalance", "errors", "critical_path"),
+            )
+        },
+        "processes": {"label": "str"},
+    }
+    produces: ClassVar[Columns] = {"findings": STAGE_TABLES["findings"]}
+
+    def survey(self, run: Run) -> Found:
+        """Judge all tables."""
+        seen = Seen(run)
+        kept: list[Finding] = []
+        minor, more = 0, 0
+        for find in _ALL:
+            own = sorted(find(seen), key=lambda one: -one.weight)
+            major = [one for one in own if one.weight >= MINOR]
+            minor, more = minor + len(own) - len(major), more + len(major[OF_A_KIND:])
+            kept += major[:OF_A_KIND]
+        kept.sort(key=lambda one: -one.weight)
+        columns: dict[str, Any] = {
+            "position": np.arange(len(kept), dtype=np.int32),
+            "weight": np.array([min(one.weight, 1.0) for one in kept], np.float64),
+        }
+        for name in ("kind", "text", "evidence"):
+            columns[name] = pa.array([getattr(one, name) for one in kept], pa.string())
+        return Found(pa.table(columns), {"findings": len(kept), "minor": minor, "more_alike": more})
+
+    def results(self, resolved: Found) -> Mapping[str, pa.Table]:
+        """Return ``findings``."""
+        return {"findings": resolved.table}
+
+    def account(self, resolved: Found) -> Mapping[str, object]:
+        """Return how many there are, and how many were not worth telling."""
+        return resolved.ledger
+
+    def lines(self, resolved: Found, run: Run) -> Sequence[str]:
+        """Return the first findings."""
+        texts = resolved.table["text"].to_pylist()
+        lines = [f"finding    {text}" for text in texts[:TOLD]]
+        if len(texts) > TOLD:
+            lines.append(f"             {count_text(len(texts) - TOLD)} more in the table findings")
+        return lines
+
+
+def _stragglers(seen: Seen) -> Iterator[Finding]:
+    """Who came last to barriers more often, or was waited for longer, than by chance."""
+    rows = [row for row in seen.rows("stragglers") if row["barriers"]]
+    others = max(len(rows) - 1, 1)
+    chance = TIMES_CHANCE / max(len(rows), 1)
+    caused = sum(row["caused_ns"] for row in rows)
+    for row in rows:
+        often = row["last"] >= chance * row["barriers"]
+        if row["last"] and (often or row["caused_ns"] >= chance * caused):
+            weight = row["caused_ns"] / (seen.span_ns * others)
+            whole = counted(row["barriers"], "barrier")
+            yield Finding(
+                weight,
+                "straggler",
+                f"{seen.labels[row['proc']]} came last at {count_text(row['last'])} of {whole}; "
+                f"the others waited {time_text(row['caused_ns'])} for it together "
+                f"({share_text(weight)} of their time)",
+                f"stragglers where proc = {row['proc']}",
+            )
+
+
+def _barriers(seen: Seen) -> Iterator[Finding]:
+    """How much of their time processes wait at barriers, whoever comes last."""
+    caused = seen.column("stragglers", "caused_ns")
+    members = int((seen.column("stragglers", "barriers") > 0).sum())
+    if members and caused.max() < caused.sum() / 2:  # else it is one straggler's
+        weight = float(caused.sum()) / (seen.span_ns * members)
+        spread = seen.column("barriers", "spread_ns")
+        yield Finding(
+            weight,
+            "barriers",
+            f"processes waited {share_text(weight)} of their time at "
+            f"{counted(spread.size, 'barrier')} for one that came later, at most "
+            f"{time_text(int(spread.max()))}; no single one is to blame",
+            "barriers",
+        )
+
+
+def _late_senders(seen: Seen) -> Iterator[Finding]:
+    """Whose messages receivers wait for longer than for those of others."""
+    late = seen.column("stragglers", "late_sender_ns")
+    for proc in _outliers(late).tolist():
+        weight = int(late[proc]) / (seen.span_ns * seen.others)
+        yield Finding(
+            weight,
+            "late sender",
+            f"receivers waited at most {time_text(int(late[proc]))} until {seen.labels[proc]} sent "
+            f"({share_text(weight)} of the others' time)",
+            f"waits where src_proc = {proc}",
+        )
+
+
+def _outliers(values: Ints) -> Ints:
+    """Return the places of values that are well above the median."""
+    if values.size < 2:
+        return np.zeros(0, np.int64)
+    return np.flatnonzero((values > 0) & (values >= TIMES_MEDIAN * np.median(values)))
+
+
+def _late_receivers(seen: Seen) -> Iterator[Finding]:
+    """For whom messages wait longer than for others."""
+    layers, dst = seen.column("waits", "layer"), seen.column("waits", "dst_proc")
+    under_way = seen.column("message_latency", "mean_ns") * seen.column(
+        "message_latency", "messages"
+    )
+    of_layer = seen.column("message_latency", "layer")
+    for layer in np.unique(layers).tolist():
+        late = np.zeros(len(seen.labels), np.int64)
+        own = layers == layer
+        np.add.at(late, dst[own], seen.column("waits", "late_receiver_ns")[own])
+        whole = max(float(under_way[of_layer == layer].sum()), 1.0)
+        for proc in _outliers(late).tolist():
+            weight = int(late[proc]) / whole
+            yield Finding(
+                weight,
+                "late receiver",
+                f"messages waited at most {time_text(int(late[proc]))} for {seen.labels[proc]} to "
+                f"receive them ({share_text(weight)} of the time of all messages, "
+                f"{layer_text(layer)})",
+                f"waits where dst_proc = {proc} and layer = {layer}",
+            )
+
+
+def _slow_links(seen: Seen) -> Iterator[Finding]:
+    """Pairs whose messages take longer than those of other pairs, of about the same size."""
+    waits = {_ends(row): row for row in seen.rows("waits")}
+    sizes = {
+        _ends(row): row["size_bytes"] // max(row["operations"], 1) for row in seen.rows("links")
+    }
+    rows = [row for row in seen.rows("message_latency") if row["messages"] >= MESSAGES]
+    mean = np.array([sizes.get(_ends(row), 0) for row in rows], np.uint64)
+    alike = [
+        (row["layer"], bits) for row, bits in zip(rows, bit_lengths(mean).tolist(), strict=True)
+    ]
+    medians: dict[tuple[int, int], list[int]] = {}
+    for key, row in zip(alike, rows, strict=True):
+        medians.setdefault(key, []).append(row["p50_ns"])
+    usual = {key: float(np.median(own)) for key, own in medians.items() if len(own) >= PAIRS}
+    for key, row in zip(alike, rows, strict=True):
+        if key not in usual or not 0 < TIMES_MEDIAN * usual[key] <= row["p50_ns"]:
+            continue
+        waited = waits[_ends(row)]["transfer_ns"]
+        yield Finding(
+            waited / seen.span_ns,
+            "slow link",
+            f"messages {seen.pair(row['src_proc'], row['dst_proc'])} took "
+            f"{time_text(row['p50_ns'])} in the median, {row['p50_ns'] / usual[key]:.3g} times as "
+            f"long as those of other pairs ({layer_text(row['layer'])}); the receiver waited at "
+            f"most {time_text(waited)} for them ({share_text(waited / seen.span_ns)} of the run)",
+            f"message_latency where {_where(row)}",
+        )
+
+
+def _ends(row: Mapping[str, Any]) -> tuple[int, int, int]:
+    return row["src_proc"], row["dst_proc"], row["layer"]
+
+
+def _where(row: Mapping[str, Any]) -> str:
+    return " and ".join(f"{name} = {row[name]}" for name in ("src_proc", "dst_proc", "layer"))
+
+
+def _uneven(seen: Seen) -> Iterator[Finding]:
+    """How uneven traffic is, at the layer with most of it, at levels that differ."""
+    members: set[int] = set()
+    for level in ("node", "rank", "gpu"):
+        rows = [row for row in seen.rows("imbalance") if row["level"] == level]
+        row = max(rows, key=lambda one: one["egress_max_bytes"], default=None)
+        if row is None or row["members"] < 2 or row["members"] in members:
+            continue
+        members.add(row["members"])
+        total = sum(_bytes_between(seen, row)) or 1
+        where = f"imbalance where level = '{level}' and layer = {row['layer']}"
+        for way, did in (("egress", "sent"), ("ingress", "received")):
+            most, least = (row[f"{way}_{edge}_bytes"] for edge in ("max", "min"))
+            if row[f"{way}_ratio"] >= UNEVEN:
+                weight = (most - total / row["members"]) / total
+                times = f"{row[f'{way}_ratio']:.3g} times as much as" if least else "and"
+                yield Finding(
+                    weight,
+                    "imbalance",
+                    f"{row[f'{way}_max']} {did} {byte_text(most)}, {times} {row[f'{way}_min']} "
+                    f"({byte_text(least) if least else 'nothing'})",
+                    where,
+                )
+        if row["pair_ratio"] >= UNEVEN:
+            yield Finding(
+                (row["pair_max_bytes"] - row["pair_mean_bytes"]) / total,
+                "heavy pair",
+                f"{row['pair_src']} sent {byte_text(row['pair_max_bytes'])} to {row['pair_dst']}, "
+                f"{row['pair_ratio']:.3g} times as much as the mean pair of {level}s",
+                where,
+            )
+
+
+def _bytes_between(seen: Seen, row: Mapping[str, Any]) -> list[int]:
+    """Return the bytes between different members of a level and layer."""
+    table = seen.run.tables["communication"]
+    src, dst, level = (np.array(table[x].to_pylist(), object) for x in ("src", "dst", "level"))
+    own = (level == row["level"]) & (column(table, "layer") == row["layer"]) & (src != dst)
+    between: list[int] = column(table, "size_bytes")[own].tolist()
+    return between
+
+
+def _idle(seen: Seen) -> Iterator[Finding]:
+    """How idle links are."""
+    idle = seen.column("links", "idle_ns")
+    lasted = seen.column("links", "last_ns") - seen.column("links", "first_ns")
+    share = float(np.median(idle / np.maximum(lasted, 1))) if idle.size else 0.0
+    if share >= IDLE:
+        longest = int(seen.column("links", "longest_idle_ns").max())
+        yield Finding(
+            share * IDLE_WEIGHT,
+            "idle links",
+            f"half of the links were idle for {share_text(share)} or more of the time between "
+            f"their first and last operation; the longest pause was {time_text(longest)}",
+            "links",
+        )
+
+
+def _path(seen: Seen) -> Iterator[Finding]:
+    """Which process, and which link, has more of the critical path than its share."""
+    table = seen.run.tables["critical_path"]
+    ns = column(table, "end_ns") - column(table, "begin_ns")
+    is_message = are_messages(table)
+    src, dst = (column(table, name).astype(np.int64) for name in ("from_proc", "proc"))
+    total = max(int(ns.sum()), 1)
+    for chosen, what in ((~is_message, "local"), (is_message, "message")):
+        keys, code = np.unique((src << 32 | dst)[chosen], return_inverse=True)
+        parts = np.zeros(keys.size, np.int64)
+        np.add.at(parts, code, ns[chosen])
+        for key, part in zip(keys.tolist(), parts.tolist(), strict=True):
+            one, other = key >> 32, key & 0xFFFFFFFF
+            share = part / total
+            if share < max(ON_PATH, TIMES_CHANCE / max(len(seen.labels), 1)):
+                continue
+            where = seen.labels[one] if what == "local" else f"messages {seen.pair(one, other)}"
+            yield Finding(
+                share * min(total / seen.span_ns, 1.0),
+                "critical path",
+                f"{share_text(share)} of the critical path ({time_text(total)}, what the last "
+                f"receive depended on) is {'in' if what == 'local' else 'under way:'} {where}",
+                f"critical_path where kind = '{what}' and from_proc = {one} and proc = {other}",
+            )
+
+
+def _errors(seen: Seen) -> Iterator[Finding]:
+    """What failed."""
+    table = seen.run.tables["errors"]
+    for kind in sorted(set(table["kind"].to_pylist())):
+        rows = [row for row in table.to_pylist() if row["kind"] == kind]
+        most = max(rows, key=lambda row: row["count"])
+        total = sum(row["count"] for row in rows)
+        how = "" if kind.startswith("failed") else " with an error"
+        status = f" with status {most['status']}" if most["status"] else ""
+        yield Finding(
+            BROKEN,
+            "errors",
+            f"{counted(total, f'{kind}{how}', f'{kind}s{how}')}, most in "
+            f"{seen.labels[most['proc']]} ({count_text(most['count'])}{status})",
+            f"errors where kind = '{kind}'",
+        )
+
+
+def _sent_again(seen: Seen) -> Iterator[Finding]:
+    """Packets that were sent again, where a packet capture tells."""
+    flows = seen.run.tables.get("wire_flows")
+    repeated = int(column(flows, "repeated").sum()) if flows is not None else 0
+    if flows is not None and repeated:
+        which = int((column(flows, "repeated") > 0).sum())
+        yield Finding(
+            BROKEN,
+            "sent again",
+            f"{counted(repeated, 'packet')} sent again, in {counted(which, 'flow')} of the capture",
+            "wire_flows where repeated > 0",
+        )
+
+
+def _doubtful(seen: Seen) -> Iterator[Finding]:
+    """Messages whose times, or order, are not to be trusted."""
+    messages = max(int(seen.column("message_latency", "messages").sum()), 1)
+    for name, kind, text in (
+        ("backwards", "clocks", "were received before they were sent: clocks of hosts disagree"),
+        ("uncertain", "order", "have no certain order: which receive is theirs may be wrong"),
+    ):
+        count = int(seen.column("message_latency", name).sum())
+        which = f"{count_text(count)} of {counted(messages, 'message')}"
+        evidence = f"message_latency where {name} > 0"
+        yield Finding(count / messages, kind, f"{which} {text}", evidence)
+
+
+_ALL: tuple[Find, ...] = (
+    *(_errors, _sent_again, _doubtful, _stragglers, _barriers, _late_senders),
+    *(_late_receivers, _slow_links, _path, _uneven, _idle),
+)

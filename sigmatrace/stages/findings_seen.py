@@ -1,0 +1,57 @@
+"""What a finding is, and what findings look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from sigmatrace.partition import Run
+from sigmatrace.stages.pairs import labels_of
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One finding; attributes as in the table."""
+
+    weight: float
+    kind: str
+    text: str
+    evidence: str
+
+
+class Seen:
+    """What all findings look at."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.labels = labels_of(run)
+        begin, end = run.fact_ns("base_ns"), run.fact_ns("last_ns")
+        if run.window_ns is not None:
+            begin, end = max(begin, run.window_ns[0]), min(end, run.window_ns[1])
+        self.span_ns = max(end - begin, 1)
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        """Return the rows of a table that is small."""
+        rows: list[dict[str, Any]] = self.run.tables[table].to_pylist()
+        return rows
+
+    def column(self, table: str, name: str) -> np.ndarray:
+        """Return a column of a table."""
+        return self.run.column(table, name)
+
+    def pair(self, src: int, dst: int) -> str:
+        """Return the two ends of messages."""
+        return f"from {self.labels[src]} to {self.labels[dst]}"
+
+    @cached_property
+    def others(self) -> int:
+        """How many processes there are besides one."""
+        return max(len(self.labels) - 1, 1)
+
+
+def share_text(weight: float) -> str:
+    """Return a share as text, with a digit behind the point where it is small."""
+    return f"{100 * weight:.0f} %" if weight >= 0.0995 else f"{100 * weight:.1f} %"

@@ -1,0 +1,83 @@
+"""Latencies by pair and size, against plain sorted lists."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+
+from sigmatrace.stages.latency import Latency
+from tests.unit.stages.message_run import Row, balances, message, messages, run_of, tables
+
+
+def percentile(ordered: list[int], percent: int) -> int:
+    """The least one that so many per cent do not exceed."""
+    return next(
+        value
+        for value in ordered
+        if sum(one <= value for one in ordered) * 100 >= percent * len(ordered)
+    )
+
+
+@given(messages)
+def test_pairs_are_those_of_sorted_lists(rows: list[Row]) -> None:
+    found, account, _ = tables(Latency(), run_of(rows))
+    of_pair: dict[tuple[int, ...], list[Row]] = defaultdict(list)
+    for row in rows:
+        of_pair[row["src_proc"], row["dst_proc"], row["layer"]].append(row)
+    want = []
+    for key, own in sorted(of_pair.items()):
+        latency = sorted(row["latency_ns"] for row in own)
+        counts = len(own), sum(x < 0 for x in latency), sum(row["uncertain"] for row in own)
+        edges = latency[0], percentile(latency, 50), percentile(latency, 99), latency[-1]
+        want.append((*key, *counts, *edges, float(Fraction(sum(latency), len(latency)))))
+    assert [tuple(row.values()) for row in found["message_latency"]] == [
+        (*row[:-1], pytest.approx(row[-1])) for row in want
+    ]
+    assert balances(account, len(rows))
+    assert account["backwards"] == sum(row["latency_ns"] < 0 for row in rows)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 98, 99, 100, 101, 199, 200])
+def test_percentiles_of_many(count: int) -> None:
+    rows = [message(0, 1, 0, k) for k in range(1, count + 1)]
+    (row,) = tables(Latency(), run_of(rows))[0]["message_latency"]
+    want = [percentile(list(range(1, count + 1)), percent) for percent in (50, 99)]
+    assert [row["p50_ns"], row["p99_ns"]] == want
+
+
+def limits(value: int) -> tuple[int, int]:
+    """The powers of two between which a number lies, as in the table ``sizes``."""
+    return (2 ** (value.bit_length() - 1), 2 ** value.bit_length() - 1) if value else (0, 0)
+
+
+@given(messages)
+def test_histogram_is_a_plain_counter(rows: list[Row]) -> None:
+    found, _, _ = tables(Latency(), run_of(rows))
+    want: Counter[tuple[int, ...]] = Counter()
+    for row in rows:
+        size = limits(row["size_bytes"]) if row["sizes_known"] else (0, 2**64 - 1)
+        time = limits(row["latency_ns"]) if row["latency_ns"] >= 0 else (-1, -1)
+        want[row["layer"], *size, *time] += 1
+    histogram = [tuple(row.values()) for row in found["latency_histogram"]]
+    assert len(histogram) == len(want)
+    assert {row[:-1]: row[-1] for row in histogram} == want
+
+
+def test_means_of_latencies_that_have_no_sum_in_64_bits() -> None:
+    far = {"latency_ns": 2**62 + 1, "receive_ns": 0}
+    found, _, _ = tables(Latency(), run_of([message(0, 1, 0, 1, **far) for _ in range(5)]))
+    (row,) = found["message_latency"]
+    assert row["mean_ns"] == pytest.approx(2**62) and row["p50_ns"] == 2**62 + 1
+    assert {row["most_ns"] for row in found["latency_histogram"]} == {2**63 - 1}
+
+
+def test_lines_name_the_quickest_and_the_slowest_pair() -> None:
+    rows = [message(0, 1, 0, 2000), message(1, 2, 0, 70_000), message(1, 2, 5, 3_000_005)]
+    _, _, lines = tables(Latency(), run_of(rows))
+    assert lines == [
+        "latency    ofi, 2 pairs: median 2 us (rank 0 -> rank 1) to 70 us (rank 1 -> rank 2)"
+    ]
+    assert tables(Latency(), run_of([]))[2] == []
