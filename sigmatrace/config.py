@@ -56,6 +56,19 @@ class MatrixConfig(ExportConfig):
 
 
 @dataclass
+class ReportConfig(ExportConfig):
+    """One HTML file for someone who has five minutes, and its figures.
+
+    Attributes:
+        rows: Rows of each table, the heaviest.
+        dpi: Resolution of the PNG files.
+    """
+
+    rows: int = 200
+    dpi: int = 120
+
+
+@dataclass
 class PerfettoConfig(ExportConfig):
     """The time line for Perfetto. Counters are always of the whole run; the rest may be chosen.
 
@@ -162,6 +175,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "export": ExportConfig,
         "matrix": MatrixConfig,
         "perfetto": PerfettoConfig,
+        "report": ReportConfig,
     },
     "schema/cluster": {
         "threads": ThreadsConfig,
@@ -297,6 +311,7 @@ def in_full(option: str) -> str | None:
     nodes: list[tuple[str, type]] = [
         ("export.perfetto", schemas["perfetto"]),
         ("export.matrix", schemas["matrix"]),
+        ("export.report", schemas["report"]),
         ("validate", ValidateConfig),
         *(("cluster", schema) for schema in SCHEMAS["schema/cluster"].values()),
     ]

@@ -1,0 +1,170 @@
+"""What ran, how good the data is, and what was found, in words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sigmatrace.export.report.flows import in_order
+from sigmatrace.export.report.style import time_text
+from sigmatrace.partition import Run
+from sigmatrace.text import count_text, counted
+from sigmatrace.window import text_of
+
+NAMED = 8
+"""Hosts and commands that a line names."""
+_RAN = ("events", "time", "window")
+_FOUND = (
+    "top", "imbalance", "latency", "waits", "in flight", "barriers", "stragglers", "path", "errors",
+    "doorbells", "findings",
+)  # fmt: skip
+"""First words of lines of the summary; all others are about the quality of the data."""
+_WIDTH = 11
+"""Columns of the first word."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A term and what is said of it, in one or several lines."""
+
+    term: str
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Told:
+    """The lines of the closing summary, by what they are about."""
+
+    ran: Sequence[Line]
+    quality: Sequence[Line]
+    found: Sequence[Line]
+
+
+def told(said: Sequence[str]) -> Told:
+    """Sort the lines of the closing summary."""
+    lines: list[Line] = []
+    for line in said:
+        term, text = line[:_WIDTH].strip(), line[_WIDTH:].strip()
+        if not term and lines:
+            lines[-1] = Line(lines[-1].term, (*lines[-1].texts, text))
+        else:
+            lines.append(Line(term, (text,)))
+    kinds: dict[str, list[Line]] = {"ran": [], "quality": [], "found": []}
+    for one in lines:
+        first = one.term if one.term in (*_RAN, *_FOUND) else one.term.partition(" ")[0]
+        kinds["ran" if first in _RAN else "found" if first in _FOUND else "quality"].append(one)
+    return Told(**kinds)
+
+
+def ran(run: Run, said: Sequence[Line]) -> list[Line]:
+    """Return what ran: commands, processes, hosts, layers, mode, time, window."""
+    processes = run.tables["processes"]
+    columns = {
+        name: processes.column(name).to_pylist()
+        for name in ("command", "host", "layers", "mode", "rank", "run_id")
+    }
+    hosts = sorted({*columns["host"]}, key=in_order)
+    ranks = len({rank for rank in columns["rank"] if rank >= 0})
+    layers = Counter(layer for one in columns["layers"] for layer in one.split(",") if layer)
+    found = [
+        Line("command", _several(Counter(columns["command"]))),
+        Line("run", _several(Counter(columns["run_id"]))),
+        Line("processes", (f"{counted(processes.num_rows, 'process', 'processes')}, of "
+                           f"{counted(ranks, 'known rank')}",)),
+        Line("hosts", (_listed(hosts),)),
+        Line("layers", (", ".join(layers) or "none",)),
+        Line("mode", _several(Counter(columns["mode"]))),
+    ]  # fmt: skip
+    if "last_ns" in run.facts and (base_ns := run.fact_ns("base_ns")):
+        start = datetime.fromtimestamp(base_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        found.append(
+            Line("start", (f"{start}, for {time_text(run.fact_ns('last_ns') - base_ns)}",))
+        )
+    return [*found, *(one for one in said if one.term != "window"), _window(run, said)]
+
+
+def _window(run: Run, said: Sequence[Line]) -> Line:
+    for one in said:
+        if one.term == "window":
+            return one
+    if run.window_ns is not None:
+        return Line("window", (text_of(*run.window_ns, run.fact_ns("base_ns")),))
+    return Line("window", ("the whole run",))
+
+
+def _several(counts: Mapping[str, int]) -> tuple[str, ...]:
+    """Return words that occur, most frequent first, with how often if there are several."""
+    heavy = sorted(counts.items(), key=lambda one: -one[1])
+    if len(heavy) == 1:
+        return (heavy[0][0] or "unknown",)
+    few = [f"{word or 'unknown'} ({count_text(count)} x)" for word, count in heavy[:NAMED]]
+    return (*few, f"and {count_text(len(heavy) - NAMED)} more") if len(heavy) > NAMED else (*few,)
+
+
+def _listed(names: Sequence[str]) -> str:
+    few = ", ".join(names[:NAMED])
+    more = f", and {count_text(len(names) - NAMED)} more" if len(names) > NAMED else ""
+    return f"{count_text(len(names))}: {few}{more}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A sentence on the quality of the data, and whether it is a good one."""
+
+    good: bool
+    text: str
+
+
+def verdicts(run: Run, book: Mapping[str, Any]) -> list[Verdict]:
+    """Return whether anything is lost, whether the numbers add up, and whether clocks can be used.
+
+    Args:
+        run: All tables.
+        book: The ledger, but for the exporters' part.
+    """
+    wrong = [one["name"] for one in book["balance"] if not one["ok"]]
+    count = len(book["balance"])
+    found = [
+        Verdict(True, "Nothing was lost at capture.")
+        if book["lossless"]
+        else Verdict(False, "Some of what happened is not in the data: see what was lost."),
+        Verdict(False, f"{len(wrong)} of {count} equations of the ledger do not hold: {wrong[0]}")
+        if wrong
+        else Verdict(True, f"All {count} equations of the ledger hold: numbers that were counted "
+                           "in different places agree."),
+    ]  # fmt: skip
+    calibrated = run.tables["clock_quality"].column("calibrated").to_pylist()
+    lacking = calibrated.count(False)
+    if lacking:
+        which = f"{count_text(lacking)} of {counted(len(calibrated), 'clock')}"
+        found.append(Verdict(False, f"{which} not calibrated: times between hosts are doubtful."))
+    pairs = book["stages"].get("messages", {})
+    if backwards := pairs.get("received_before_sent"):
+        which = counted(backwards, "message")
+        found.append(Verdict(False, f"{which} received before they were sent: clocks disagree."))
+    return found
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A finding: its share as text, what it says, its evidence, and where the table is."""
+
+    share: str
+    kind: str
+    text: str
+    evidence: str
+
+
+def findings(run: Run) -> list[Finding] | None:
+    """Return the findings, heaviest first; None if nobody looked for any."""
+    if "findings" not in run.tables:
+        return None
+    rows = sorted(
+        run.tables["findings"].to_pylist(), key=lambda row: (-row["weight"], row["position"])
+    )
+    return [
+        Finding(f"{row['weight']:.0%}", row["kind"], row["text"], row["evidence"]) for row in rows
+    ]
