@@ -56,7 +56,7 @@ def _draw(run: Run, rows: Sequence[dict[str, Any]], labels: Sequence[str]) -> An
     keep = np.isin(arrivals["barrier"], list(place))
     y = np.array([place[one] for one in arrivals["barrier"][keep].tolist()], np.int64)
     proc, late = arrivals["proc"][keep], arrivals["late_ns"][keep]
-    figure, axes = figure_of(8.5, 1.3 + 0.21 * max(len(rows), 4))
+    figure, axes = figure_of(10, 1.3 + 0.21 * max(len(rows), 4))
     unit, name = time_unit(float(late.max(initial=1)))
     axes.hlines(range(len(rows)), 0, [row["spread_ns"] / unit for row in rows], color="#bbbbbb")
     members = sorted({*proc.tolist()})

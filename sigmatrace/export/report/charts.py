@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sigmatrace.export.amounts import initiated
 from sigmatrace.export.report.flows import LEVELS, Flows, drawn_layers
 from sigmatrace.export.report.shape import Shape
 from sigmatrace.export.report.style import (
@@ -16,6 +15,7 @@ from sigmatrace.export.report.style import (
     HEAT,
     LINES,
     OKABE_ITO,
+    byte_axis,
     figure_of,
     plain,
     time_text,
@@ -68,7 +68,7 @@ def over_time(run: Run) -> Iterator[Shape]:
 
 
 def _rates(rates: _Floats, layers: list[int], begin_ns: int, bin_ns: int) -> Any:
-    figure, axes = figure_of(8.5, 2.9)
+    figure, axes = figure_of(10, 2.9)
     edges = begin_ns + bin_ns * np.arange(rates.shape[1] + 1)
     unit, name = time_unit(float(edges[-1]))
     for at, (layer, rate) in enumerate(zip(layers, rates, strict=True)):
@@ -78,8 +78,8 @@ def _rates(rates: _Floats, layers: list[int], begin_ns: int, bin_ns: int) -> Any
             axes.stairs(rate, edges / unit, fill=True, color=colour, alpha=0.3)
     axes.set_xlabel(f"time in {name}")
     axes.set_ylabel("bytes per second")
-    axes.yaxis.set_major_formatter(lambda value, _: f"{byte_text(value)}/s")
     axes.set_ylim(0)
+    byte_axis(axes.yaxis, "/s")
     axes.grid(axis="y")
     if len(layers) > 1:
         axes.legend()
@@ -99,7 +99,7 @@ def _by_process(run: Run, rows: dict[str, Any], begin_ns: int, bin_ns: int) -> A
     rates *= 1e9 / (bin_ns * wide * tall)
     shown = np.ma.masked_equal(rates, 0)
     height = 1.4 + min(5.0, max(0.9, 0.16 * shape[0]))
-    figure, axes = figure_of(8.5, height)
+    figure, axes = figure_of(10, height)
     unit, name = time_unit(begin_ns + float(bin_ns) * wide * shape[1])
     right = (begin_ns + bin_ns * wide * shape[1]) / unit
     low, high = (float(shown.min()), float(shown.max())) if shown.count() else (0.0, 1.0)
@@ -118,7 +118,11 @@ def _by_process(run: Run, rows: dict[str, Any], begin_ns: int, bin_ns: int) -> A
     if tall > 1:
         axes.set_ylabel(f"a row is the mean of {tall} ranks")
     bar = figure.colorbar(image, ax=axes, label="bytes per second of a rank")
-    bar.ax.yaxis.set_major_formatter(lambda value, _: f"{byte_text(value)}/s")
+    if isinstance(norm, LogNorm):
+        bar.ax.yaxis.set_major_formatter(lambda value, _: f"{byte_text(value)}/s")
+        bar.minorticks_off()
+    else:
+        byte_axis(bar.ax.yaxis, "/s")
     return figure
 
 
@@ -155,7 +159,7 @@ def sizes(run: Run) -> Iterator[Shape]:
 
 def _size_bars(sums: NDArray[np.uint64], layers: list[int], labels: list[str]) -> Any:
     first = int(np.flatnonzero(sums[0].sum(axis=0))[0])
-    figure, two = figure_of(8.5, 4.2, rows=2, sharex=True)
+    figure, two = figure_of(10, 4.2, rows=2, sharex=True)
     wide = 0.84 / len(layers)
     at = np.arange(first, sums.shape[2])
     for axes, amounts, name in zip(two, sums, ("operations", "bytes"), strict=True):
@@ -166,7 +170,7 @@ def _size_bars(sums: NDArray[np.uint64], layers: list[int], labels: list[str]) -
         axes.set_ylabel(name)
         axes.grid(axis="y")
     two[0].yaxis.set_major_formatter(lambda value, _: count_text(int(value)))
-    two[1].yaxis.set_major_formatter(lambda value, _: byte_text(value))
+    byte_axis(two[1].yaxis)
     shown = labels[first:]
     two[1].set_xticks(at, shown, rotation=90 if len(shown) > 10 else 0)
     two[1].set_xlabel("size of an operation, from")
@@ -198,7 +202,7 @@ def latencies(run: Run) -> Iterator[Shape]:
 
 
 def _latency_bars(counts: NDArray[np.uint64], layers: list[int], labels: list[str]) -> Any:
-    figure, axes = figure_of(8.5, 2.8)
+    figure, axes = figure_of(10, 2.8)
     wide = 0.84 / max(len(layers), 1)
     at = np.arange(len(labels))
     for number, layer in enumerate(layers):
@@ -239,14 +243,14 @@ def _uneven(one: Flows) -> Shape:
 def _ways(one: Flows, sent: NDArray[np.uint64], got: NDArray[np.uint64]) -> Any:
     if one.known > BARS_MAX:
         return _curves(one, sent, got)
-    figure, axes = figure_of(8.5, 1.1 + 0.3 * one.known)
+    figure, axes = figure_of(10, 1.1 + 0.3 * one.known)
     at = np.arange(one.known)
     axes.barh(at - 0.2, sent, 0.4, color=OKABE_ITO[0], label="sent")
     look = {"color": OKABE_ITO[4], "hatch": HATCHES[1], "edgecolor": "white"}
     axes.barh(at + 0.2, got, 0.4, label="got", **look)
     axes.set_yticks(at, [plain(name) for name in one.names[: one.known]])
     axes.invert_yaxis()
-    axes.xaxis.set_major_formatter(lambda value, _: byte_text(value))
+    byte_axis(axes.xaxis)
     axes.grid(axis="x")
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
     return figure
@@ -254,14 +258,14 @@ def _ways(one: Flows, sent: NDArray[np.uint64], got: NDArray[np.uint64]) -> Any:
 
 def _curves(one: Flows, sent: NDArray[np.uint64], got: NDArray[np.uint64]) -> Any:
     """Draw many members as two curves, by their number."""
-    figure, axes = figure_of(8.5, 2.9)
+    figure, axes = figure_of(10, 2.9)
     axes.stairs(sent, color=OKABE_ITO[0], label="sent", fill=True, alpha=0.5)
     axes.stairs(got, color=OKABE_ITO[1], label="got", linewidth=1)
     at = list(range(0, one.known, -(-one.known // 16)))
     shown = [plain(one.names[k]) for k in at]
     axes.set_xticks([k + 0.5 for k in at], shown, rotation=45, ha="right")
-    axes.yaxis.set_major_formatter(lambda value, _: byte_text(value))
     axes.set_ylim(0)
+    byte_axis(axes.yaxis)
     axes.grid(axis="y")
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
     return figure

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from sigmatrace.export.report.flows import LEVELS, Flows
 from sigmatrace.export.report.shape import Shape
-from sigmatrace.export.report.style import figure_of, plain
+from sigmatrace.export.report.style import byte_axis, figure_of, plain
 from sigmatrace.text import byte_text, count_text, counted
 from sigmatrace.trace_format import layer_text
 
-ARROWS_MAX = 150
+ARROWS_MAX = 80
 """More would hide each other."""
 LABELS_MAX = 48
 ENDS_MIN = 2
@@ -60,24 +60,24 @@ def _draw(one: Flows) -> Any:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import LinearSegmentedColormap, Normalize
 
-    figure, axes = figure_of(6.6, 5.6)
+    figure, axes = figure_of(6.6, 4.6)
     pairs = one.between()[:ARROWS_MAX][::-1]  # the heaviest is drawn last
     sizes = one.size_bytes[pairs].astype(np.float64)
     shades = matplotlib.colormaps["cividis"](np.linspace(_LIGHTEST, 0, 256))
     colours = LinearSegmentedColormap.from_list("heavy", shades)
-    norm = Normalize(0, float(sizes.max()))
+    norm = Normalize(0.0, float(sizes.max()))
     at = _circle(one.known)
     for row, size in zip(pairs.tolist(), sizes.tolist(), strict=True):
         share = float(norm(size))
         _arrow(axes, at[one.src[row]], at[one.dst[row]], share, colours(share))
     axes.scatter(at[:, 0], at[:, 1], s=60 if one.known <= LABELS_MAX else 12, c="#222222", zorder=3)
     _label(axes, [plain(name) for name in one.names[: one.known]], at)
-    axes.set_xlim(-1.5, 1.5)
-    axes.set_ylim(-1.35, 1.35)
+    axes.set_xlim(-1.45, 1.45)
+    axes.set_ylim(-1.18, 1.18)
     axes.set_aspect("equal")
     axes.axis("off")
     bar = figure.colorbar(ScalarMappable(norm, colours), ax=axes, label="bytes", shrink=0.6)
-    bar.ax.yaxis.set_major_formatter(lambda value, _: byte_text(value))
+    byte_axis(bar.ax.yaxis)
     return figure
 
 
@@ -90,7 +90,7 @@ def _arrow(axes: Any, begin: Any, end: Any, share: float, colour: Any) -> None:
             tuple(end),
             arrowstyle="-|>",
             mutation_scale=7 + 7 * share,
-            linewidth=0.5 + 3.5 * share,
+            linewidth=0.4 + 3.6 * share**2,
             color=colour,
             shrinkA=5,
             shrinkB=5,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from sigmatrace.text import byte_text
 
 OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 """M. Okabe, K. Ito, Color Universal Design, 2008; lightest last, as the page is white."""
@@ -24,19 +27,20 @@ def styled() -> Iterator[None]:
     """Draw in the report's style. Names of hosts and programs are text, never formulas."""
     import matplotlib
 
-    chosen: dict[str, Any] = {
-        "text.parse_math": False,
-        "svg.fonttype": "none",
-        "font.size": 9,
-        "axes.titlesize": 10,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.axisbelow": True,
-        "grid.color": "#dddddd",
-        "hatch.linewidth": 0.6,
-        "savefig.facecolor": "white",
-    }
-    with matplotlib.rc_context(chosen):
+    with matplotlib.rc_context(
+        {
+            "text.parse_math": False,
+            "svg.fonttype": "none",
+            "font.size": 9,
+            "axes.titlesize": 10,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.axisbelow": True,
+            "grid.color": "#dddddd",
+            "hatch.linewidth": 0.6,
+            "savefig.facecolor": "white",
+        }
+    ):
         yield
 
 
@@ -44,7 +48,8 @@ def figure_of(width: float, height: float, rows: int = 1, **options: Any) -> tup
     """Return a figure, made without pyplot and its global state, and its axes.
 
     Args:
-        width, height: In inches.
+        width: In inches.
+        height: In inches.
         rows: How many axes, one above the other.
         **options: Of ``Figure.subplots``.
     """
@@ -54,6 +59,23 @@ def figure_of(width: float, height: float, rows: int = 1, **options: Any) -> tup
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure, figure.subplots(rows, 1, **options)
+
+
+def byte_axis(axis: Any, suffix: str = "") -> None:
+    """Label an axis whose values are bytes, or bytes per something, at round numbers of a unit.
+
+    Args:
+        axis: Of matplotlib, with its limits.
+        suffix: What follows the unit: "/s".
+    """
+    from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
+
+    high = max(axis.get_view_interval()[1], 1.0)
+    unit = 1024.0 ** int(math.log(high, 1024))
+    at = MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(0, high / unit)
+    axis.set_major_locator(FixedLocator([tick * unit for tick in at if 0 <= tick * unit <= high]))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(lambda value, _: f"{byte_text(value)}{suffix}")
 
 
 def plain(text: str) -> str:

@@ -72,7 +72,13 @@ PROCESSES = Spec(
 )
 _MOMENTS = ("first_ns", "last_ns", "begin_ns", "end_ns", "arrival_ns")
 """Columns that are points in time, and not lengths."""
-_TITLES = {"src": "from", "dst": "to", "label": "process", "size_bytes": "bytes"}
+_TITLES = {
+    "src": "from",
+    "dst": "to",
+    "label": "process",
+    "size_bytes": "bytes",
+    "mean_bytes": "mean size",
+}
 _UNIX = "offset_ns"
 _CODES = ("object", "gpu", "qpn", "barrier", "step", "position")
 """Columns of numbers that count nothing."""
