@@ -118,11 +118,7 @@ def _by_process(run: Run, rows: dict[str, Any], begin_ns: int, bin_ns: int) -> A
     if tall > 1:
         axes.set_ylabel(f"a row is the mean of {tall} ranks")
     bar = figure.colorbar(image, ax=axes, label="bytes per second of a rank")
-    if isinstance(norm, LogNorm):
-        bar.ax.yaxis.set_major_formatter(lambda value, _: f"{byte_text(value)}/s")
-        bar.minorticks_off()
-    else:
-        byte_axis(bar.ax.yaxis, "/s")
+    byte_axis(bar.ax.yaxis, "/s")
     return figure
 
 

@@ -116,7 +116,7 @@ class Report(Exporter):
         kinds: Sequence[tuple[str, str, Iterator[Shape], Sequence[str], str]] = (
             ("matrix", "Who sent how much to whom", heat.heat_maps(found), notes,
              "No traffic was recorded."),
-            ("graphs", "The same as graphs", graphs.graphs(found), (),
+            ("graphs", "The same as graphs", graphs.graphs(found), graphs.not_drawn(found),
              "No traffic between two nodes, GPUs or ranks was recorded."),
             ("bandwidth", "Bandwidth over time", charts.over_time(run), (),
              "No operation with a time was recorded (mode aggregate has none)."),

@@ -16,7 +16,7 @@ from sigmatrace.trace_format import layer_text
 
 LEVELS = {
     "node": ("node", "nodes"), "rank": ("rank", "ranks"), "gpu": ("GPU", "GPUs"),
-    "nic": ("NIC", "NICs"), "qp": ("queue pair", "queue pairs"),
+    "nic": ("NIC", "NICs"), "qp": ("queue pair or endpoint", "queue pairs or endpoints"),
 }  # fmt: skip
 """From coarse to fine, with what one and several ends are called."""
 LAYERS_MAX = 3

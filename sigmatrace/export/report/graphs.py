@@ -17,19 +17,38 @@ from sigmatrace.trace_format import layer_text
 ARROWS_MAX = 80
 """More would hide each other."""
 LABELS_MAX = 48
-ENDS_MIN = 2
+ENDS_MIN, ENDS_MAX = 2, 128
+"""Of more ends, the heaviest arrows are too small a part to say anything."""
 _LIGHTEST = 0.8
 """The light end of the colours cannot be seen on white."""
 
 
 def graphs(found: Iterable[Flows]) -> Iterator[Shape]:
     """Yield a graph of nodes, and one of GPUs (of ranks, where no GPU is known), by layer."""
+    for one in _candidates(found):
+        if one.known <= ENDS_MAX:
+            yield _shape(one)
+
+
+def not_drawn(found: Iterable[Flows]) -> list[str]:
+    """Return of which levels there is no graph because they have too many ends."""
+    return [
+        f"{counted(one.known, *LEVELS[one.level])} at layer {layer_text(one.layer)} are too many "
+        "for a graph; the heat map above has them all."
+        for one in _candidates(found)
+        if one.known > ENDS_MAX
+    ]
+
+
+def _candidates(found: Iterable[Flows]) -> list[Flows]:
     all_of = list(found)
     fine = {one.layer for one in all_of if one.level == "gpu"}
-    for one in all_of:
-        is_drawn = one.level in ("node", "gpu") or (one.level == "rank" and one.layer not in fine)
-        if is_drawn and one.known >= ENDS_MIN and one.between().size:
-            yield _shape(one)
+    return [
+        one
+        for one in all_of
+        if one.level in ("node", "gpu") or (one.level == "rank" and one.layer not in fine)
+        if one.known >= ENDS_MIN and one.between().size
+    ]
 
 
 def _shape(one: Flows) -> Shape:
@@ -108,8 +127,15 @@ def _circle(count: int) -> NDArray[np.float64]:
 def _label(axes: Any, labels: list[str], at: NDArray[np.float64]) -> None:
     """Name the ends; of many every k-th."""
     step = -(-len(labels) // LABELS_MAX)
+    many = len(labels) > 16
     for label, (x, y) in list(zip(labels, at.tolist(), strict=True))[::step]:
-        side = "left" if x > 0.1 else "right" if x < -0.1 else "center"
-        rise = "center" if side != "center" else "bottom" if y > 0 else "top"
-        size = 9 if len(labels) <= 16 else 6
-        axes.text(1.07 * x, 1.07 * y, label, ha=side, va=rise, fontsize=size)
+        if many:  # along the radius, so that they do not meet
+            turn = float(np.degrees(np.arctan2(y, x)))
+            look = {"rotation": turn if x >= 0 else turn + 180, "rotation_mode": "anchor"}
+            side, rise = "left" if x >= 0 else "right", "center"
+        else:
+            look = {}
+            side = "left" if x > 0.1 else "right" if x < -0.1 else "center"
+            rise = "center" if side != "center" else "bottom" if y > 0 else "top"
+        size = 6 if many else 9
+        axes.text(1.07 * x, 1.07 * y, label, ha=side, va=rise, fontsize=size, **look)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -50,7 +51,13 @@ def _shape(one: Flows) -> Shape:
     if block > 1:
         text.append(f"Each cell stands for {block} by {block} {words}.")
     name = f"matrix-{one.level}-{layer.replace(' ', '-')}"
-    return Shape(name, f"{words}, {layer}", " ".join(text), lambda: draw(matrix_of(one)))
+    return Shape(name, f"{words}, {layer}", " ".join(text), lambda: _draw(one))
+
+
+def _draw(one: Flows) -> Any:
+    figure = draw(matrix_of(one))
+    figure.set_size_inches(6.6, 5.6)  # all alike, whose letters can be read in two columns
+    return figure
 
 
 def matrix_of(one: Flows) -> Matrix:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from sigmatrace.export.matrix import ticks
 from sigmatrace.text import byte_text
 
 OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
@@ -68,12 +68,11 @@ def byte_axis(axis: Any, suffix: str = "") -> None:
         axis: Of matplotlib, with its limits.
         suffix: What follows the unit: "/s".
     """
-    from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
+    from matplotlib.ticker import FixedLocator, NullLocator
 
-    high = max(axis.get_view_interval()[1], 1.0)
-    unit = 1024.0 ** int(math.log(high, 1024))
-    at = MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(0, high / unit)
-    axis.set_major_locator(FixedLocator([tick * unit for tick in at if 0 <= tick * unit <= high]))
+    low, high = axis.get_view_interval()
+    is_log = axis.get_scale() == "log"
+    axis.set_major_locator(FixedLocator(ticks(max(low, 1.0), max(high, 1.0), is_log, "bytes")))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(lambda value, _: f"{byte_text(value)}{suffix}")
 
