@@ -16,6 +16,9 @@ from sigmatrace.trace_format import layer_text
 
 CELLS_MAX = 256
 """Rows and columns of a heat map; more ends are summed in blocks."""
+_ENDS_MIN = 2
+VALUES_MAX = 8
+"""Cells of larger ones are too narrow for their value."""
 SMALL = {"qp": 64}
 """Levels that are drawn only if they have at most so many ends."""
 
@@ -23,7 +26,7 @@ SMALL = {"qp": 64}
 def heat_maps(found: Iterable[Flows]) -> Iterator[Shape]:
     """Yield the heat maps of bytes."""
     for one in found:
-        if len(one.names) <= SMALL.get(one.level, len(one.names)):
+        if _ENDS_MIN <= len(one.names) <= SMALL.get(one.level, len(one.names)):
             yield _shape(one)
 
 
@@ -57,6 +60,9 @@ def _shape(one: Flows) -> Shape:
 def _draw(one: Flows) -> Any:
     figure = draw(matrix_of(one))
     figure.set_size_inches(6.6, 5.6)  # all alike, whose letters can be read in two columns
+    if len(one.names) > VALUES_MAX:
+        for text in list(figure.axes[0].texts):
+            text.remove()
     return figure
 
 
