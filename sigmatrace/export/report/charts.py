@@ -227,6 +227,9 @@ def _uneven(one: Flows) -> Shape:
     text = [f"Bytes that each {LEVELS[one.level][0]} sent to others and got from them."]
     for what, way in (("sent", sent), ("got", got)):
         most, least = int(way.argmax()), int(way.argmin())
+        if way[most] == way[least]:
+            text.append(f"All {what} alike ({byte_text(int(way[most]))}).")
+            continue
         text.append(
             f"Most was {what} by {plain(one.names[most])} ({byte_text(int(way[most]))}), least by "
             f"{plain(one.names[least])} ({byte_text(int(way[least]))})."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -96,6 +96,7 @@ class Report(Exporter):
                 "found": told.found,
                 "sections": sections,
                 "tables": [*shown, *processes],
+                "anchors": _anchors([*shown, *processes, *quality]),
             }
         )
         (staging / NAME).write_text(text, encoding="utf-8")
@@ -133,6 +134,11 @@ class Report(Exporter):
                 for one in shapes
             ]  # fmt: skip
             yield Section(anchor, title, drawn, said, none)
+
+
+def _anchors(shown: Iterable[tables.Shown]) -> dict[str, str]:
+    """Return where each table is shown first."""
+    return {one.name: one.anchor for one in reversed([*shown])}
 
 
 def _histograms(run: Run) -> Iterator[Shape]:

@@ -18,10 +18,11 @@ NAMED = 8
 """Hosts and commands that a line names."""
 _RAN = ("events", "time", "window")
 _FOUND = (
-    "top", "imbalance", "latency", "waits", "in flight", "barriers", "stragglers", "path", "errors",
-    "doorbells", "findings",
+    "top", "imbalance", "latency", "waits", "barriers", "path", "errors", "doorbells",
 )  # fmt: skip
 """First words of lines of the summary; all others are about the quality of the data."""
+_FINDING = "finding"
+"""Of lines that tell findings: those are told in full, from their table."""
 _WIDTH = 11
 """Columns of the first word."""
 
@@ -54,6 +55,8 @@ def told(said: Sequence[str]) -> Told:
             lines.append(Line(term, (text,)))
     kinds: dict[str, list[Line]] = {"ran": [], "quality": [], "found": []}
     for one in lines:
+        if one.term == _FINDING:
+            continue
         first = one.term if one.term in (*_RAN, *_FOUND) else one.term.partition(" ")[0]
         kinds["ran" if first in _RAN else "found" if first in _FOUND else "quality"].append(one)
     return Told(**kinds)
@@ -150,21 +153,33 @@ def verdicts(run: Run, book: Mapping[str, Any]) -> list[Verdict]:
 
 @dataclass(frozen=True)
 class Finding:
-    """A finding: its share as text, what it says, its evidence, and where the table is."""
+    """A finding.
+
+    Attributes:
+        share: Of time or bytes that it concerns, as text.
+        kind: As in the table.
+        text: What was found.
+        table: Where the evidence is; "" if that is no table.
+        rows: Which rows of it, or all of the evidence.
+    """
 
     share: str
     kind: str
     text: str
-    evidence: str
+    table: str
+    rows: str
 
 
 def findings(run: Run) -> list[Finding] | None:
     """Return the findings, heaviest first; None if nobody looked for any."""
     if "findings" not in run.tables:
         return None
-    rows = sorted(
-        run.tables["findings"].to_pylist(), key=lambda row: (-row["weight"], row["position"])
-    )
-    return [
-        Finding(f"{row['weight']:.0%}", row["kind"], row["text"], row["evidence"]) for row in rows
-    ]
+    rows = run.tables["findings"].to_pylist()
+    rows.sort(key=lambda row: (-row["weight"], row["position"]))
+    return [_finding(run, row) for row in rows]
+
+
+def _finding(run: Run, row: Mapping[str, Any]) -> Finding:
+    first, _, rest = row["evidence"].partition(" ")
+    table, rows = (first, rest) if first in run.tables else ("", row["evidence"])
+    return Finding(f"{row['weight']:.0%}", row["kind"], row["text"], table, rows)

@@ -97,6 +97,7 @@ class Shown:
     """A table as it is shown.
 
     Attributes:
+        name: As in the schema.
         anchor: Its id in the page.
         title: Its heading.
         head: Names of columns.
@@ -104,6 +105,7 @@ class Shown:
         more: What is not shown, and where it is; "" if all is.
     """
 
+    name: str
     anchor: str
     title: str
     head: Sequence[str]
@@ -171,6 +173,17 @@ def _readable(names: Sequence[str]) -> list[str]:
     return [*who, *(name for name in rest if name not in hidden)]
 
 
+def _titles(names: Sequence[str]) -> list[str]:
+    """Return headings; where two would be alike, with what tells them apart."""
+    found = [_title(name) for name in names]
+    units = {"_ns": " time", "_bytes": " bytes"}
+    for at, name in enumerate(names):
+        unit = next((units[end] for end in units if name.endswith(end)), "")
+        if [_title(other) for other in names].count(found[at]) > 1:
+            found[at] += unit
+    return found
+
+
 def _title(name: str) -> str:
     if name in _TITLES:
         return _TITLES[name]
@@ -191,7 +204,7 @@ def _cell(name: str, value: Any, base_ns: int) -> Cell:
         word = "no bound" if name.endswith("_ns") else "infinite"
         return Cell(word if value > 0 else f"-{word}", f"{math.copysign(1, value):.0f}e400")
     if name in _MOMENTS:
-        return Cell(f"{(value - base_ns) / 1e9:.9g} s", str(value - base_ns))
+        return Cell(f"{(value - base_ns) / 1e9:.6f} s", str(value - base_ns))
     if name.endswith("_bytes"):
         return Cell(byte_text(value), str(value))
     if name.endswith("_ns"):
