@@ -218,7 +218,7 @@ def _latency_bars(counts: NDArray[np.uint64], layers: list[int], labels: list[st
 def uneven(found: Iterable[Flows]) -> Iterator[Shape]:
     """Yield what each node and each rank sent to others and got from them."""
     for one in found:
-        if one.level in ("node", "rank") and one.known > 1 and one.between().size:
+        if one.level in ("node", "rank") and one.known > 1 and one.between.size:
             yield _uneven(one)
 
 

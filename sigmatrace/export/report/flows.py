@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -54,13 +55,14 @@ class Flows:
         """What the ends are, and the layer."""
         return f"{LEVELS[self.level][1]}, {layer_text(self.layer)}"
 
-    @property
+    @cached_property
     def total_bytes(self) -> int:
-        """All bytes; exact, however many."""
-        return sum(self.size_bytes.tolist())
+        """All bytes."""
+        return exact_sum(self.size_bytes)
 
+    @cached_property
     def between(self) -> _Ints:
-        """Return the rows that go from one known end to another one, heaviest first."""
+        """The rows that go from one known end to another one, heaviest first; ``(m,)`` i8."""
         real = (self.src != self.dst) & (self.src < self.known) & (self.dst < self.known)
         at = np.flatnonzero(real & (self.size_bytes > 0))
         heaviest: _Ints = at[np.argsort(self.size_bytes[at], kind="stable")[::-1]]
@@ -68,11 +70,17 @@ class Flows:
 
     def ways(self) -> tuple[_U64, _U64]:
         """Return bytes that each known end sent to others, and got from them; ``(known,)`` u8."""
-        at = self.between()
+        at = self.between
         found = np.zeros((2, self.known), np.uint64)
         for way, ends in zip(found, (self.src, self.dst), strict=True):
             np.add.at(way, ends[at], self.size_bytes[at])
         return found[0], found[1]
+
+
+def exact_sum(amounts: _U64) -> int:
+    """Return the sum of u8, which may be beyond 64 bits."""
+    low, high = amounts & np.uint64(2**32 - 1), amounts >> np.uint64(32)
+    return int(low.sum()) + (int(high.sum()) << 32)
 
 
 def flows(run: Run) -> Iterator[Flows]:

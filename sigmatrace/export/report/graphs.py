@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sigmatrace.export.report.flows import LEVELS, Flows
+from sigmatrace.export.report.flows import LEVELS, Flows, exact_sum
 from sigmatrace.export.report.shape import Shape
 from sigmatrace.export.report.style import byte_axis, figure_of, plain
 from sigmatrace.text import byte_text, count_text, counted
@@ -47,26 +47,27 @@ def _candidates(found: Iterable[Flows]) -> list[Flows]:
         one
         for one in all_of
         if one.level in ("node", "gpu") or (one.level == "rank" and one.layer not in fine)
-        if one.known >= ENDS_MIN and one.between().size
+        if one.known >= ENDS_MIN and one.between.size
     ]
 
 
 def _shape(one: Flows) -> Shape:
     word, words = LEVELS[one.level]
     layer = layer_text(one.layer)
-    pairs = one.between()
-    size = byte_text(sum(one.size_bytes[pairs].tolist()))
+    pairs = one.between
+    whole = exact_sum(one.size_bytes[pairs])
+    size = byte_text(whole)
     text = f"{counted(one.known, word, words)} on a circle, {size} between them."
     if pairs.size > ARROWS_MAX:
-        shown = sum(one.size_bytes[pairs[:ARROWS_MAX]].tolist())
-        share = shown / sum(one.size_bytes[pairs].tolist())
+        shown = exact_sum(one.size_bytes[pairs[:ARROWS_MAX]])
+        share = shown / whole
         text += (
             f" Arrows are the {ARROWS_MAX} heaviest of {count_text(pairs.size)} pairs, "
             f"which have {share:.0%} of the bytes."
         )
     else:
         text += f" An arrow for each of {counted(pairs.size, 'pair')}."
-    own = one.total_bytes - sum(one.size_bytes[pairs].tolist())
+    own = one.total_bytes - whole
     if own:
         text += f" Not shown: {byte_text(own)} within one {word}, or with an end that is not known."
     text += " Darker and wider is more."
@@ -80,7 +81,7 @@ def _draw(one: Flows) -> Any:
     from matplotlib.colors import LinearSegmentedColormap, Normalize
 
     figure, axes = figure_of(6.6, 4.6)
-    pairs = one.between()[:ARROWS_MAX][::-1]  # the heaviest is drawn last
+    pairs = one.between[:ARROWS_MAX][::-1]  # the heaviest is drawn last
     sizes = one.size_bytes[pairs].astype(np.float64)
     shades = matplotlib.colormaps["cividis"](np.linspace(_LIGHTEST, 0, 256))
     colours = LinearSegmentedColormap.from_list("heavy", shades)

@@ -45,7 +45,7 @@ def _shape(one: Flows) -> Shape:
     word, words = LEVELS[one.level]
     total = byte_text(one.total_bytes)
     text = [f"Bytes from {word} (row) to {word} (column): {total} at layer {layer}."]
-    heavy = one.between()[:1].tolist()
+    heavy = one.between[:1].tolist()
     if heavy:
         src, dst = (plain(one.names[ends[heavy[0]]]) for ends in (one.src, one.dst))
         size = byte_text(int(one.size_bytes[heavy[0]]))

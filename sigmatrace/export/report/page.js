@@ -47,13 +47,13 @@ for (const table of document.querySelectorAll("table")) {
   const text = (row) => [...row.cells].map((cell) => cell.textContent).join(" ").toLowerCase();
   const texts = new Map(rows.map((row) => [row, text(row)]));
   input.addEventListener("input", () => {
-    const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const wanted = input.value.toLowerCase().trim().replace(/\s+/g, " ");
     let left = 0;
     for (const row of rows) {
-      row.hidden = !words.every((word) => texts.get(row).includes(word));
+      row.hidden = !texts.get(row).includes(wanted);
       left += !row.hidden;
     }
-    told.textContent = words.length ? `${left} of ${rows.length} rows` : "";
+    told.textContent = wanted ? `${left} of ${rows.length} rows` : "";
   });
   form.append(label, input, told);
   table.parentElement.before(form);

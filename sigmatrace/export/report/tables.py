@@ -153,9 +153,8 @@ def _shown(run: Run, spec: Spec, table: pa.Table, rows_max: int) -> Shown:
             f"csv/{spec.name}.csv of export=csv and in parquet/{spec.name}.parquet of "
             "export=parquet."
         )
-    return Shown(
-        anchor, spec.title, [_title(name) for name in columns], list(zip(*cells, strict=True)), more
-    )
+    rows = list(zip(*cells, strict=True))
+    return Shown(spec.name, anchor, spec.title, _titles(columns), rows, more)
 
 
 def _heaviest(table: pa.Table, order: str, count: int) -> np.ndarray:
