@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -48,11 +48,10 @@ def told(said: Sequence[str]) -> Told:
     """Sort the lines of the closing summary."""
     lines: list[Line] = []
     for line in said:
-        term, text = line[:_WIDTH].strip(), line[_WIDTH:].strip()
-        if not term and lines:
-            lines[-1] = Line(lines[-1].term, (*lines[-1].texts, text))
+        if line.startswith(" ") and lines:  # goes on with the line above
+            lines[-1] = Line(lines[-1].term, (*lines[-1].texts, " ".join(line.split())))
         else:
-            lines.append(Line(term, (text,)))
+            lines.append(Line(line[:_WIDTH].strip(), (line[_WIDTH:].strip(),)))
     kinds: dict[str, list[Line]] = {"ran": [], "quality": [], "found": []}
     for one in lines:
         if one.term == _FINDING:
@@ -122,7 +121,7 @@ class Verdict:
 
 
 def verdicts(run: Run, book: Mapping[str, Any]) -> list[Verdict]:
-    """Return whether anything is lost, whether the numbers add up, and whether clocks can be used.
+    """Return whether anything is lost, numbers add up, messages are matched, clocks can be used.
 
     Args:
         run: All tables.
@@ -139,16 +138,30 @@ def verdicts(run: Run, book: Mapping[str, Any]) -> list[Verdict]:
         else Verdict(True, f"All {count} equations of the ledger hold: numbers that were counted "
                            "in different places agree."),
     ]  # fmt: skip
+    found += [*_matched(book), *_clocks(run, book)]
+    return sorted(found, key=lambda one: one.good)
+
+
+def _matched(book: Mapping[str, Any]) -> Iterator[Verdict]:
+    own = book["stages"].get("match", {}).get("own", {})
+    ends = sum(own.get(what, 0) for what in ("sends", "receives"))
+    lacking = ends - sum(own.get(f"{what}_matched", 0) for what in ("sends", "receives"))
+    if lacking:
+        which = f"{count_text(lacking)} of {counted(ends, 'send or receive', 'sends and receives')}"
+        yield Verdict(False, f"{which} not matched: their other end is not in the data, see below.")
+    elif ends:
+        yield Verdict(True, "Every send has its receive, and every receive its send.")
+
+
+def _clocks(run: Run, book: Mapping[str, Any]) -> Iterator[Verdict]:
     calibrated = run.tables["clock_quality"].column("calibrated").to_pylist()
     lacking = calibrated.count(False)
     if lacking:
         which = f"{count_text(lacking)} of {counted(len(calibrated), 'clock')}"
-        found.append(Verdict(False, f"{which} not calibrated: times between hosts are doubtful."))
-    pairs = book["stages"].get("messages", {})
-    if backwards := pairs.get("received_before_sent"):
+        yield Verdict(False, f"{which} not calibrated: times between processes are doubtful.")
+    if backwards := book["stages"].get("messages", {}).get("received_before_sent"):
         which = counted(backwards, "message")
-        found.append(Verdict(False, f"{which} received before they were sent: clocks disagree."))
-    return found
+        yield Verdict(False, f"{which} received before they were sent: clocks disagree.")
 
 
 @dataclass(frozen=True)

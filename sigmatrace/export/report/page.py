@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 
@@ -29,4 +29,4 @@ def page(parts: Mapping[str, Any]) -> str:
 
 
 def _read(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")

@@ -28,7 +28,9 @@ BOOK = {"lossless": True, "balance": [{"name": "a = b", "ok": True}], "stages": 
 SAID = (
     "events     8 operations of 2 processes on 1 host",
     "lost       nothing",
-    "clocks     2 of 2 calibrated",
+    "sends      9, matched 8 (88.9 %)",
+    "  ucp      4, matched 3 (75.0 %)",
+    "             1 peer not traced",
     "top ofi    rank 0 -> rank 1: 1 KiB",
     "           rank 1 -> rank 0: 1 B",
     "finding    told below in full",
@@ -155,18 +157,20 @@ def test_many_queue_pairs_are_left_to_the_table(tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_comes_first(tmp_path: Path) -> None:
+    own = {"sends": 5, "sends_matched": 4, "receives": 4, "receives_matched": 4}
     book = {
         "lossless": False,
         "balance": [{"name": "sent = got", "ok": False}, {"name": "b", "ok": True}],
-        "stages": {"messages": {"received_before_sent": 3}},
+        "stages": {"messages": {"received_before_sent": 3}, "match": {"own": own}},
     }
     clocks = [
         {"proc": 0, "calibrated": True, "error_ns": 5.0},
         {"proc": 1, "error_ns": float("inf")},
     ]
     page, _ = report(two(clock_quality=clocks), tmp_path, book)
-    assert page.text.count("Attention:") == 4 and "Good:" not in page.text
+    assert page.text.count("Attention:") == 5 and "Good:" not in page.text
     assert "1 of 2 equations of the ledger do not hold: sent = got" in page.text
+    assert "1 of 9 sends and receives not matched" in page.text
     assert "1 of 2 clocks not calibrated" in page.text
     assert "3 messages received before they were sent" in page.text
     assert [row["error"] for row in page.rows("clock_quality")] == ["1e400", "5.0"]
@@ -245,7 +249,8 @@ def test_impossible_options(options: dict[str, int]) -> None:
 def test_lines_of_the_summary_find_their_place() -> None:
     found = told(SAID)
     assert [one.term for one in found.ran] == ["events"]
-    assert [one.term for one in found.quality] == ["lost", "clocks"]
+    assert [one.term for one in found.quality] == ["lost", "sends"]
+    assert found.quality[1].texts[1:] == ("ucp 4, matched 3 (75.0 %)", "1 peer not traced")
     assert [one.texts for one in found.found] == [
         ("rank 0 -> rank 1: 1 KiB", "rank 1 -> rank 0: 1 B")
     ]
