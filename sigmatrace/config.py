@@ -65,6 +65,19 @@ class MatrixConfig(ExportConfig):
 
 
 @dataclass
+class ReportConfig(ExportConfig):
+    """One HTML file for someone who has five minutes, and its figures.
+
+    Attributes:
+        rows: Rows of each table, the heaviest.
+        dpi: Resolution of the PNG files.
+    """
+
+    rows: int = 200
+    dpi: int = 120
+
+
+@dataclass
 class PerfettoConfig(ExportConfig):
     """The time line for Perfetto. Counters are always of the whole run; the rest may be chosen.
 
@@ -172,6 +185,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "matrix": MatrixConfig,
         "barriers": BarriersConfig,
         "perfetto": PerfettoConfig,
+        "report": ReportConfig,
     },
     "schema/cluster": {
         "threads": ThreadsConfig,
@@ -269,6 +283,7 @@ def in_full(option: str) -> str | None:
         ("export.perfetto", schemas["perfetto"]),
         ("export.matrix", schemas["matrix"]),
         ("stage.barriers", schemas["barriers"]),
+        ("export.report", schemas["report"]),
         ("validate", ValidateConfig),
         *(("cluster", schema) for schema in SCHEMAS["schema/cluster"].values()),
     ]

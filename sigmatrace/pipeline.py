@@ -14,6 +14,7 @@ from typing import Any, TextIO
 
 import pyarrow as pa
 
+from sigmatrace import ledger
 from sigmatrace.blame import blamed, writing
 from sigmatrace.capture.account import Account, account, damage_rows
 from sigmatrace.capture.index import FileIndex, find_rank_files, index_file
@@ -32,6 +33,7 @@ from sigmatrace.sink import Sink
 from sigmatrace.stages.base import Stage
 from sigmatrace.stages.clock import Clock
 from sigmatrace.stages.clock_columns import ticks_at
+from sigmatrace.summary import said as said_of
 from sigmatrace.text import count_text, counted
 from sigmatrace.window import Window
 
@@ -181,12 +183,14 @@ def correlate(
             with blamed(stage, "account and lines"):
                 accounts[stage.name] = stage.account(resolved[stage.name])
                 lines += stage.lines(resolved[stage.name], run)
-    exported = {
-        exporter.name: _finish(exporter, pieces, run, staging)
-        for exporter, pieces in zip(work.exporters, outcome.pieces, strict=True)
-    }
     told = account(indexed.files, indexed.bases, outcome.loss + indexed.left_alone)
     told = replace(told, window=_window(indexed))
+    book = ledger.build(told, accounts, {})
+    said = said_of(run, book, lines)
+    exported = {
+        exporter.name: _finish(_informed(exporter, book, said), pieces, run, staging)
+        for exporter, pieces in zip(work.exporters, outcome.pieces, strict=True)
+    }
     return Correlated(run, told, accounts, exported, lines)
 
 
@@ -228,6 +232,11 @@ def _resolve(stage: Stage, summary: Any, run: Run, resolved: dict[str, Any]) -> 
 def _prepared(exporter: Exporter, run: Run) -> Exporter:
     with blamed(exporter, "prepared"):
         return exporter.prepared(run)
+
+
+def _informed(exporter: Exporter, book: Mapping[str, Any], said: Sequence[str]) -> Exporter:
+    with blamed(exporter, "informed"):
+        return exporter.informed(book, said)
 
 
 def _finish(exporter: Exporter, pieces: Sequence[Piece], run: Run, staging: Path) -> Exported:

@@ -42,7 +42,19 @@ def text(
         hints: How to open them, by exporter.
         out: Folder of the output.
     """
-    said = [
+    lines = [*said(run, book, told), f"output     {out}"]
+    for name, made in files.items():
+        lines += [f"  {path}" for path in made]
+        if name in hints:
+            lines += [f"    {line}" for line in hints[name].splitlines()]
+    lines += [f"  {out / name}" for name in (SUMMARY, LEDGER, RUN)]
+    lines += [f"WARNING: the ledger does not balance: {x}" for x in ledger.violated(book)]
+    return "\n".join(lines)
+
+
+def said(run: Run, book: Mapping[str, Any], told: Sequence[str]) -> list[str]:
+    """Return what the closing summary says of the run itself; arguments as of ``text``."""
+    return [
         *_events(run, book),
         *_time(run),
         *_window(run, book),
@@ -52,14 +64,6 @@ def text(
         *told,
         *_pairs(book),
     ]
-    lines = [*said, f"output     {out}"]
-    for name, made in files.items():
-        lines += [f"  {path}" for path in made]
-        if name in hints:
-            lines += [f"    {line}" for line in hints[name].splitlines()]
-    lines += [f"  {out / name}" for name in (SUMMARY, LEDGER, RUN)]
-    lines += [f"WARNING: the ledger does not balance: {x}" for x in ledger.violated(book)]
-    return "\n".join(lines)
 
 
 def _events(run: Run, book: Mapping[str, Any]) -> Iterator[str]:

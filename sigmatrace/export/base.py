@@ -87,6 +87,15 @@ class Exporter:
         """
         return self
 
+    def informed(self, book: Mapping[str, Any], said: Sequence[str]) -> Exporter:
+        """Return the exporter that knows how good the run is; called once, before ``finish``.
+
+        Args:
+            book: The ledger, but for the exporters' part.
+            said: The lines of the closing summary: its first word in 11 columns, then text.
+        """
+        return self
+
     def write(self, part: Partition, run: Run, staging: Path) -> Piece:
         """Write what this partition contributes. Event-less exporters leave this alone."""
         return Piece(part.number)

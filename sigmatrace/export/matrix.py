@@ -179,14 +179,14 @@ def draw(matrix: Matrix) -> Any:
         _write_values(axes, matrix, norm)
     scale = f"{matrix.unit}, logarithmic" if is_log else matrix.unit
     bar = figure.colorbar(image, ax=axes, label=f"{scale}; blank: none", shrink=0.8)
-    bar.set_ticks(_ticks(low, high, is_log, matrix.unit))
+    bar.set_ticks(ticks(low, high, is_log, matrix.unit))
     bar.minorticks_off()
     bar.ax.yaxis.set_major_formatter(lambda value, _: _text(value, matrix.unit))
     return figure
 
 
-def _ticks(low: float, high: float, is_log: bool, unit: str) -> list[float]:
-    """Return round numbers of the unit from ``low`` to ``high``."""
+def ticks(low: float, high: float, is_log: bool, unit: str) -> list[float]:
+    """Return round numbers of the unit ("bytes" or another) from ``low`` to ``high``."""
     base = 2 if unit == "bytes" else 10
     if is_log:
         first, last = math.floor(math.log(low, base)), math.ceil(math.log(high, base))

@@ -1,0 +1,198 @@
+"""What ran, how good the data is, and what was found, in words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sigmatrace.export.report.flows import in_order
+from sigmatrace.export.report.style import time_text
+from sigmatrace.partition import Run
+from sigmatrace.text import count_text, counted
+from sigmatrace.window import text_of
+
+NAMED = 8
+"""Hosts and commands that a line names."""
+_RAN = ("events", "time", "window")
+_FOUND = (
+    "top", "imbalance", "latency", "waits", "barriers", "path", "errors", "doorbells",
+)  # fmt: skip
+"""First words of lines of the summary; all others are about the quality of the data."""
+_FINDING = "finding"
+"""Of lines that tell findings: those are told in full, from their table."""
+_WIDTH = 11
+"""Columns of the first word."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A term and what is said of it, in one or several lines."""
+
+    term: str
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Told:
+    """The lines of the closing summary, by what they are about."""
+
+    ran: Sequence[Line]
+    quality: Sequence[Line]
+    found: Sequence[Line]
+
+
+def told(said: Sequence[str]) -> Told:
+    """Sort the lines of the closing summary."""
+    lines: list[Line] = []
+    for line in said:
+        if line.startswith(" ") and lines:  # goes on with the line above
+            lines[-1] = Line(lines[-1].term, (*lines[-1].texts, " ".join(line.split())))
+        else:
+            lines.append(Line(line[:_WIDTH].strip(), (line[_WIDTH:].strip(),)))
+    kinds: dict[str, list[Line]] = {"ran": [], "quality": [], "found": []}
+    for one in lines:
+        if one.term == _FINDING:
+            continue
+        first = one.term if one.term in (*_RAN, *_FOUND) else one.term.partition(" ")[0]
+        kinds["ran" if first in _RAN else "found" if first in _FOUND else "quality"].append(one)
+    return Told(**kinds)
+
+
+def ran(run: Run, said: Sequence[Line]) -> list[Line]:
+    """Return what ran: commands, processes, hosts, layers, mode, time, window."""
+    processes = run.tables["processes"]
+    columns = {
+        name: processes.column(name).to_pylist()
+        for name in ("command", "host", "layers", "mode", "rank", "run_id")
+    }
+    hosts = sorted({*columns["host"]}, key=in_order)
+    ranks = len({rank for rank in columns["rank"] if rank >= 0})
+    layers = Counter(layer for one in columns["layers"] for layer in one.split(",") if layer)
+    found = [
+        Line("command", _several(Counter(columns["command"]))),
+        Line("run", _several(Counter(columns["run_id"]))),
+        Line("processes", (f"{counted(processes.num_rows, 'process', 'processes')}, of "
+                           f"{counted(ranks, 'known rank')}",)),
+        Line("hosts", (_listed(hosts),)),
+        Line("layers", (", ".join(layers) or "none",)),
+        Line("mode", _several(Counter(columns["mode"]))),
+    ]  # fmt: skip
+    if "last_ns" in run.facts and (base_ns := run.fact_ns("base_ns")):
+        start = datetime.fromtimestamp(base_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        found.append(
+            Line("start", (f"{start}, for {time_text(run.fact_ns('last_ns') - base_ns)}",))
+        )
+    return [*found, *(one for one in said if one.term != "window"), _window(run, said)]
+
+
+def _window(run: Run, said: Sequence[Line]) -> Line:
+    for one in said:
+        if one.term == "window":
+            return one
+    if run.window_ns is not None:
+        return Line("window", (text_of(*run.window_ns, run.fact_ns("base_ns")),))
+    return Line("window", ("the whole run",))
+
+
+def _several(counts: Mapping[str, int]) -> tuple[str, ...]:
+    """Return words that occur, most frequent first, with how often if there are several."""
+    heavy = sorted(counts.items(), key=lambda one: -one[1])
+    if len(heavy) == 1:
+        return (heavy[0][0] or "unknown",)
+    few = [f"{word or 'unknown'} ({count_text(count)} x)" for word, count in heavy[:NAMED]]
+    return (*few, f"and {count_text(len(heavy) - NAMED)} more") if len(heavy) > NAMED else (*few,)
+
+
+def _listed(names: Sequence[str]) -> str:
+    few = ", ".join(names[:NAMED])
+    more = f", and {count_text(len(names) - NAMED)} more" if len(names) > NAMED else ""
+    return f"{count_text(len(names))}: {few}{more}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A sentence on the quality of the data, and whether it is a good one."""
+
+    good: bool
+    text: str
+
+
+def verdicts(run: Run, book: Mapping[str, Any]) -> list[Verdict]:
+    """Return whether anything is lost, numbers add up, messages are matched, clocks can be used.
+
+    Args:
+        run: All tables.
+        book: The ledger, but for the exporters' part.
+    """
+    wrong = [one["name"] for one in book["balance"] if not one["ok"]]
+    count = len(book["balance"])
+    found = [
+        Verdict(True, "Nothing was lost at capture.")
+        if book["lossless"]
+        else Verdict(False, "Some of what happened is not in the data: see what was lost."),
+        Verdict(False, f"{len(wrong)} of {count} equations of the ledger do not hold: {wrong[0]}")
+        if wrong
+        else Verdict(True, f"All {count} equations of the ledger hold: numbers that were counted "
+                           "in different places agree."),
+    ]  # fmt: skip
+    found += [*_matched(book), *_clocks(run, book)]
+    return sorted(found, key=lambda one: one.good)
+
+
+def _matched(book: Mapping[str, Any]) -> Iterator[Verdict]:
+    own = book["stages"].get("match", {}).get("own", {})
+    ends = sum(own.get(what, 0) for what in ("sends", "receives"))
+    lacking = ends - sum(own.get(f"{what}_matched", 0) for what in ("sends", "receives"))
+    if lacking:
+        which = f"{count_text(lacking)} of {counted(ends, 'send or receive', 'sends and receives')}"
+        yield Verdict(False, f"{which} not matched: their other end is not in the data, see below.")
+    elif ends:
+        yield Verdict(True, "Every send has its receive, and every receive its send.")
+
+
+def _clocks(run: Run, book: Mapping[str, Any]) -> Iterator[Verdict]:
+    calibrated = run.tables["clock_quality"].column("calibrated").to_pylist()
+    lacking = calibrated.count(False)
+    if lacking:
+        which = f"{count_text(lacking)} of {counted(len(calibrated), 'clock')}"
+        yield Verdict(False, f"{which} not calibrated: times between processes are doubtful.")
+    if backwards := book["stages"].get("messages", {}).get("received_before_sent"):
+        which = counted(backwards, "message")
+        yield Verdict(False, f"{which} received before they were sent: clocks disagree.")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A finding.
+
+    Attributes:
+        share: Of time or bytes that it concerns, as text.
+        kind: As in the table.
+        text: What was found.
+        table: Where the evidence is; "" if that is no table.
+        rows: Which rows of it, or all of the evidence.
+    """
+
+    share: str
+    kind: str
+    text: str
+    table: str
+    rows: str
+
+
+def findings(run: Run) -> list[Finding] | None:
+    """Return the findings, heaviest first; None if nobody looked for any."""
+    if "findings" not in run.tables:
+        return None
+    rows = run.tables["findings"].to_pylist()
+    rows.sort(key=lambda row: (-row["weight"], row["position"]))
+    return [_finding(run, row) for row in rows]
+
+
+def _finding(run: Run, row: Mapping[str, Any]) -> Finding:
+    first, _, rest = row["evidence"].partition(" ")
+    table, rows = (first, rest) if first in run.tables else ("", row["evidence"])
+    return Finding(f"{row['weight']:.0%}", row["kind"], row["text"], table, rows)

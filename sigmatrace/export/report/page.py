@@ -1,0 +1,32 @@
+"""The page: everything in one file, which loads nothing."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def page(parts: Mapping[str, Any]) -> str:
+    """Return the page as HTML; every text in it is escaped.
+
+    Args:
+        parts: What ``page.html`` asks for. Figures alone are markup; they come from ``svg.py``.
+    """
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    script = _read("page.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    template = environment.from_string(_read("page.html"))
+    return template.render(
+        **parts, style=_read("page.css"), script=script, script_hash=f"sha256-{digest}"
+    )
+
+
+def _read(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")

@@ -1,0 +1,256 @@
+"""What is in a report: tables made by hand, hostile names, caps, and the order of its parts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as Xml
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from sigmatrace.export.base import Exported
+from sigmatrace.export.report.exporter import Report
+from sigmatrace.export.report.facts import told
+from sigmatrace.partition import Run
+from sigmatrace.schema import STAGE_TABLES
+from sigmatrace.trace_format import Layer, Op
+from tests.factories import START_NS, make_run, make_table
+from tests.report_page import Page
+
+MADE = (
+    "communication", "imbalance", "links", "errors", "timeline", "sizes", "clock_quality",
+)  # fmt: skip
+BOOK = {"lossless": True, "balance": [{"name": "a = b", "ok": True}], "stages": {}}
+SAID = (
+    "events     8 operations of 2 processes on 1 host",
+    "lost       nothing",
+    "sends      9, matched 8 (88.9 %)",
+    "  ucp      4, matched 3 (75.0 %)",
+    "             1 peer not traced",
+    "top ofi    rank 0 -> rank 1: 1 KiB",
+    "           rank 1 -> rank 0: 1 B",
+    "finding    told below in full",
+)
+HOSTILE = "<script>alert('x')</script>$\\frac{1}{0}$ \x1b[31m & \"q\" \u4e2d"
+
+
+def sent(src: str, dst: str, size: int, level: str = "rank", **more: Any) -> dict[str, Any]:
+    ends = {"src": src, "dst": dst, "size_bytes": size, "operations": 1, "mean_bytes": float(size)}
+    return {"level": level, "layer": Layer.OFI, **ends, **more}
+
+
+def run_of(processes: Sequence[Mapping[str, Any]], **tables: Any) -> Run:
+    facts = {"base_ns": START_NS, "last_ns": START_NS + 10**9, "bin_ns": 1024}
+    run = make_run({**facts, "timeline_ns": START_NS}, processes=processes)
+    rows = {name: tables.get(name, []) for name in (*MADE, *tables)}
+    made = {name: make_table(STAGE_TABLES[name], found) for name, found in rows.items()}
+    return run.with_results(made)
+
+
+def report(
+    run: Run,
+    folder: Path,
+    book: Mapping[str, Any] = BOOK,
+    said: Sequence[str] = SAID,
+    **options: int,
+) -> tuple[Page, Exported]:
+    made = Report(**options).informed(book, said).finish([], run, folder)
+    assert made.files == ("report.html", "report")
+    return Page(folder / "report.html"), made
+
+
+def two(**tables: Any) -> Run:
+    pair = [sent("rank 0", "rank 1", 2048), sent("rank 1", "rank 0", 1024)]
+    return run_of([{}, {}], **{"communication": pair, **tables})
+
+
+def test_parts_come_in_their_order_and_files_are_there(tmp_path: Path) -> None:
+    page, made = report(two(), tmp_path)
+    parts = ["What ran", "Data quality", "Findings", "Who sent how much to whom", "Tables"]
+    at = [page.text.index(part, page.text.index("Skip to")) for part in parts]
+    assert at == sorted(at)
+    files = {path.name for path in (tmp_path / "report").iterdir()}
+    names = {one.removeprefix("figure-") for one in page.figures}
+    assert files == {f"{name}.{end}" for name in names for end in ("png", "svg")}
+    assert {"matrix-rank-ofi", "graph-rank-ofi", "imbalance-rank-ofi"} <= names
+    assert made.counts["figures"] == len(names)
+    assert len(page.ids) == len(set(page.ids))
+    assert set(page.links) <= {f"#{one}" for one in page.ids}
+    assert all(one.startswith("data:") for one in page.loads)
+
+
+def test_figures_are_described_and_drawn(tmp_path: Path) -> None:
+    page, _ = report(two(), tmp_path)
+    said = page.figures["figure-matrix-rank-ofi"]
+    assert "3 KiB at layer ofi" in said and "rank 0 to rank 1 with 2 KiB" in said
+    root = Xml.parse(tmp_path / "report" / "matrix-rank-ofi.svg").getroot()
+    assert root.findall(".//{http://www.w3.org/2000/svg}image")
+    page_text = (tmp_path / "report.html").read_text()
+    for svg in re.findall(r"<svg.*?</svg>", page_text, re.DOTALL):
+        assert 'role="img"' in svg and "aria-labelledby=" in svg and "<desc" in svg
+
+
+def test_hostile_names_are_text(tmp_path: Path) -> None:
+    processes = [{"label": HOSTILE, "host": HOSTILE, "command": HOSTILE}, {"host": "$x^{$"}]
+    rows = [sent(HOSTILE, "rank 1", 9), sent(HOSTILE, "$x^{$", 9, "node")]
+    finding = {"text": HOSTILE, "kind": HOSTILE, "evidence": HOSTILE, "weight": 0.5}
+    run = run_of(processes, communication=rows, findings=[finding])
+    page, _ = report(run, tmp_path, said=[f"lost       {HOSTILE}"])
+    assert page.tags["script"] == 1 and "b" not in page.tags
+    assert page.rows("communication-rank")[0]["from"] == HOSTILE
+    assert page.rows("processes")[0]["command"] == HOSTILE
+    assert page.text.count(HOSTILE) >= 8
+    assert all(one.startswith("data:") for one in page.loads)
+
+
+def test_tables_are_capped_at_the_heaviest_rows(tmp_path: Path) -> None:
+    rows = [sent(f"rank {n}", "rank 0", n) for n in range(1, 400)]
+    run = run_of([{} for _ in range(400)], communication=rows)
+    page, made = report(run, tmp_path, rows=7)
+    shown = page.rows("communication-rank")
+    assert [int(row["bytes"]) for row in shown] == list(range(399, 392, -1))
+    assert "7 of 399 rows, those with most bytes" in page.text
+    assert "csv/communication.csv" in page.text and "parquet/communication.parquet" in page.text
+    assert "7 of 400 rows. All are in csv/processes.csv" in page.text
+    assert made.counts["rows_shown"] == 14
+    assert "400 ranks at layer ofi are too many for a graph" in page.text
+    assert "Each cell stands for 2 by 2 ranks" in page.figures["figure-matrix-rank-ofi"]
+
+
+def test_a_thousand_ranks_that_all_talk_stay_small(tmp_path: Path) -> None:
+    count = 1024
+    names = pa.array([f"rank {n}" for n in range(count)])
+    src, dst = np.divmod(np.arange(count * count), count)
+    size = np.random.default_rng(1).lognormal(10, 3, src.size).astype(np.uint64)
+    table = pa.table(
+        {
+            "level": pa.array(["rank"]).take(pa.array(np.zeros(src.size, np.int8))),
+            "layer": np.full(src.size, Layer.OFI, np.uint8),
+            "src": names.take(pa.array(src)),
+            "dst": names.take(pa.array(dst)),
+            "operations": np.ones(src.size, np.uint64),
+            "size_bytes": size,
+            "size_unknown": np.zeros(src.size, np.uint64),
+            "mean_bytes": size.astype(np.float64),
+        }
+    )
+    run = run_of([{"host": f"node{n // 8}"} for n in range(count)])
+    page, _ = report(run.with_results({"communication": table}), tmp_path)
+    assert (tmp_path / "report.html").stat().st_size < 5_000_000
+    found = [int(row["bytes"]) for row in page.rows("communication-rank")]
+    assert found == np.sort(size)[::-1][:200].tolist()
+    assert "Each cell stands for 4 by 4 ranks" in page.figures["figure-matrix-rank-ofi"]
+    assert "1 024 ranks at layer ofi are too many for a graph" in page.text
+    assert "200 of 1 048 576 rows" in page.text
+
+
+def test_many_queue_pairs_are_left_to_the_table(tmp_path: Path) -> None:
+    rows = [sent(f"rank 0 QP {n}", "rank 1 QP 0", 1, "qp") for n in range(64)]
+    page, _ = report(two(communication=[*rows, sent("rank 0", "rank 1", 64)]), tmp_path)
+    assert "figure-matrix-qp-ofi" not in page.figures
+    assert "65 queue pairs or endpoints at layer ofi are too many for a picture" in page.text
+    assert len(page.rows("communication-qp")) == 64
+
+
+def test_what_is_wrong_comes_first(tmp_path: Path) -> None:
+    own = {"sends": 5, "sends_matched": 4, "receives": 4, "receives_matched": 4}
+    book = {
+        "lossless": False,
+        "balance": [{"name": "sent = got", "ok": False}, {"name": "b", "ok": True}],
+        "stages": {"messages": {"received_before_sent": 3}, "match": {"own": own}},
+    }
+    clocks = [
+        {"proc": 0, "calibrated": True, "error_ns": 5.0},
+        {"proc": 1, "error_ns": float("inf")},
+    ]
+    page, _ = report(two(clock_quality=clocks), tmp_path, book)
+    assert page.text.count("Attention:") == 5 and "Good:" not in page.text
+    assert "1 of 2 equations of the ledger do not hold: sent = got" in page.text
+    assert "1 of 9 sends and receives not matched" in page.text
+    assert "1 of 2 clocks not calibrated" in page.text
+    assert "3 messages received before they were sent" in page.text
+    assert [row["error"] for row in page.rows("clock_quality")] == ["1e400", "5.0"]
+
+
+def test_findings_are_ranked_and_lead_to_their_evidence(tmp_path: Path) -> None:
+    findings = [
+        {"position": 1, "weight": 0.25, "text": "less", "evidence": "elsewhere", "kind": "k"},
+        {"position": 0, "weight": 0.75, "text": "more", "evidence": "communication where 1 = 1"},
+    ]
+    page, _ = report(two(findings=findings), tmp_path)
+    assert page.text.index("more") < page.text.index("less")
+    assert "75%" in page.text and "k:  elsewhere" in page.text.replace("\n", "")
+    assert "#table-communication-rank" in page.links
+    assert "told below in full" not in page.text
+    nothing, _ = report(two(findings=[]), tmp_path)
+    assert "Nothing stands out." in nothing.text
+
+
+def test_barriers_and_latencies(tmp_path: Path) -> None:
+    spread = {"kind": "region", "name": "all done", "members": 2, "last_proc": 1}
+    barriers = [{"barrier": n, "spread_ns": 1000 * n, **spread} for n in range(50)]
+    arrivals = [
+        {"barrier": n, "proc": p, "position": p, "late_ns": 1000 * n * p}
+        for n in range(50)
+        for p in range(2)
+    ]
+    latency = [
+        {"layer": Layer.OFI, "least_ns": -1, "most_ns": -1, "count": 2},
+        {"layer": Layer.OFI, "least_ns": 1024, "most_ns": 2047, "count": 5},
+    ]
+    run = two(barriers=barriers, barrier_arrivals=arrivals, latency_histogram=latency)
+    page, _ = report(run, tmp_path)
+    said = page.figures["figure-barriers"]
+    assert "50 barriers" in said and "49 us at most" in said and "24.5 us in the middle" in said
+    assert "rank 1 came last most often (50 of 50)" in said and "the 40 widest" in said
+    assert "49 all done" in said and "10 all done" in said and " 9 all done" not in said
+    said = page.figures["figure-latencies"]
+    assert "7 messages" in said and "2 were received before they were sent" in said
+    assert [row["spread"] for row in page.rows("barriers")][:2] == ["49000", "48000"]
+
+
+def test_bandwidth_and_sizes(tmp_path: Path) -> None:
+    send = {"layer": Layer.OFI, "op": Op.SEND, "count": 1}
+    timeline = [
+        {"bin": 0, "proc": 0, "size_bytes": 1024, **send},
+        {"bin": 3, "proc": 1, "size_bytes": 4096, **send},
+        {"bin": 3, "proc": 1, "size_bytes": 9999, "layer": Layer.OFI, "op": Op.RECV},
+    ]
+    whole = {"least_bytes": 0, "most_bytes": 2**64 - 1, "count": 3}
+    sizes = [
+        {"least_bytes": 1024, "most_bytes": 2047, "size_bytes": 1024, **send},
+        {**send, **whole},
+        {**send, **whole, "nested": 1, "count": 99},
+    ]
+    page, _ = report(two(timeline=timeline, sizes=sizes), tmp_path)
+    said = page.figures["figure-bandwidth"]
+    assert "in steps of 1.024 us" in said and "at most 3.73 GiB/s, at 3.072 us" in said
+    assert "figure-bandwidth-by-rank" in page.figures
+    assert "4 operations" in page.figures["figure-sizes"]
+    assert "begins at unknown (75%" in page.figures["figure-sizes"]
+
+
+def test_a_run_without_traffic(tmp_path: Path) -> None:
+    page, _ = report(run_of([{}]), tmp_path)
+    assert page.figures == {} and "No traffic was recorded." in page.text
+    assert list(page.tables) == ["table-processes"]
+
+
+@pytest.mark.parametrize("options", [{"rows": 0}, {"rows": 2001}, {"dpi": 19}])
+def test_impossible_options(options: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        Report(**options)
+
+
+def test_lines_of_the_summary_find_their_place() -> None:
+    found = told(SAID)
+    assert [one.term for one in found.ran] == ["events"]
+    assert [one.term for one in found.quality] == ["lost", "sends"]
+    assert found.quality[1].texts[1:] == ("ucp 4, matched 3 (75.0 %)", "1 peer not traced")
+    assert [one.texts for one in found.found] == [
+        ("rank 0 -> rank 1: 1 KiB", "rank 1 -> rank 0: 1 B")
+    ]
