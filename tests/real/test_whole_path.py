@@ -25,7 +25,7 @@ from sigmatrace import api
 from sigmatrace.schema import Fate
 from sigmatrace.trace_format import Layer, Op, Schema
 from tests.listening import free_port
-from tests.trace_processor import TraceProcessor
+from sigmatrace.query.trace_processor import TraceProcessor
 
 pytestmark = pytest.mark.real
 

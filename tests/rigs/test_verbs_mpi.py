@@ -14,7 +14,7 @@ from sigmatrace.validate.compare import Verdict
 from tests.rigs.programs import Ran
 from tests.rigs.rig import RSH, Rig
 from tests.rigs.traced import Traced, correlated, tracing
-from tests.trace_processor import TraceProcessor
+from sigmatrace.query.trace_processor import TraceProcessor
 
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(600)]
 
