@@ -106,8 +106,8 @@ def _asked(options: argparse.Namespace, words: list[str]) -> tuple[Path, str | N
         return place, None
     if options.file is not None:
         _nothing_more(more)
-        return place, _read(options.file)
-    if not more:
+        more = [_read(options.file)]
+    if not "".join(more).strip():
         raise ConfigError("no query is given", f"see {NAME} --help, or --list")
     _nothing_more(more[1:])
     return place, more[0]
@@ -130,7 +130,7 @@ def _ask_trace(place: Path, sql: str | None, writer: Writer) -> None:
     from sigmatrace.query import trace
 
     with trace.opened(place) as loaded:
-        loaded.stream(sql or _TRACE_TABLES, writer.take)
+        loaded.stream(_TRACE_TABLES if sql is None else sql, writer.take)
         writer.end()
 
 

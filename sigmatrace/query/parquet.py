@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -69,12 +70,17 @@ class Tables:
         Raises:
             QueryError: The query is refused.
         """
-        with _refused():
-            found = self._database.execute(sql)
-            names = [column[0] for column in found.description or ()]
-            take(names, [])
-            while names and (rows := found.fetchmany(_ROWS)):
-                take(names, rows)
+        # In another thread: this one would not see Ctrl-C while DuckDB works.
+        with _refused(), ThreadPoolExecutor(1) as pool:
+            try:
+                found = pool.submit(self._database.execute, sql).result()
+                names = [column[0] for column in (found and found.description) or ()]
+                take(names, [])
+                while names and (rows := pool.submit(found.fetchmany, _ROWS).result()):
+                    take(names, rows)
+            except KeyboardInterrupt:
+                self._database.interrupt()
+                raise
 
     def columns(self, table: str) -> list[tuple[str, str]]:
         """Return the names and types of a table's columns."""

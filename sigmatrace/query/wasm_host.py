@@ -96,7 +96,11 @@ class Host:
         for at in range(0, len(data), REQUEST_BYTES):
             part = data[at : at + REQUEST_BYTES]
             self._memory.write(self._store, part, self._request_at)
-            self._request(self._store, len(part))
+            try:
+                self._request(self._store, len(part))
+            except (wasmtime.Trap, wasmtime.WasmtimeError) as error:
+                said = str(error).strip().splitlines()[-1].strip()
+                raise QueryError(f"trace_processor gave up: {said}") from None
 
     def _reply(self, at: int, size: int) -> None:
         self._take(self._read(at, size))
