@@ -98,7 +98,7 @@ is_current() { [ "$(cat "$1" 2>/dev/null)" = "$2" ]; }
 install_packages "${packages[@]}" || exit 1
 if [ "$dev" ]; then
   mapfile -t rig < <(grep -v '^#' tests/rigs/packages.txt)
-  install_packages "${rig[@]}" || say "without them, tests with Slurm fail, and those with virtual machines do not run" >&2
+  install_packages "${rig[@]}" || say "without them, tests with Slurm or a browser fail, and those with virtual machines do not run" >&2
 fi
 if ! is_current "$stamp${dev:+.dev}" "$(fingerprint)"; then
   create_venv

@@ -84,3 +84,15 @@ class ClusterError(SigmaTraceError):
     """Workers or the scheduler of a cluster went away, or did not come."""
 
     exit_code = 10
+
+
+class QueryError(SigmaTraceError):
+    """A query that the database refused, or gave up."""
+
+    exit_code = 11
+
+
+class MissingPackageError(SigmaTraceError):
+    """A Python package that an optional part needs is not installed."""
+
+    exit_code = 12

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import settings
 from native_run import build, installed_lib
 
-from tests import trace_processor as wasm
+from sigmatrace.query import wasm_host
+from sigmatrace.query.trace_processor import TraceProcessor
 
 # Tests do not time, and the first call of a kernel compiles it.
 settings.register_profile("untimed", deadline=None)
@@ -17,10 +18,10 @@ settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")
-def trace_processor() -> Callable[[Path], wasm.TraceProcessor]:
+def trace_processor() -> Callable[[Path], TraceProcessor]:
     """Loads a trace into the real trace_processor; compiled once."""
-    module = wasm.compiled()
-    return lambda trace: wasm.TraceProcessor(trace, module)
+    module = wasm_host.compiled()
+    return lambda trace: TraceProcessor(trace, module)
 
 
 @pytest.fixture(scope="session")

@@ -22,9 +22,10 @@ _OPERATION = (
     Argument("unmatched", Kind.TEXT),
     Argument("failed", Kind.FLAG),
     Argument("uncertain", Kind.FLAG),
+    Argument("nested", Kind.FLAG),
 )
-_VALUED, _UNCERTAIN = 3, 4
-"""How many of them have a value, which come first; the bit of the last one."""
+_VALUED, _UNCERTAIN, _NESTED = 3, 4, 5
+"""How many of them have a value, which come first; the bits of the last two."""
 _POSTED = (
     *_OPERATION[:_VALUED],
     Argument("op", Kind.TEXT),
@@ -59,8 +60,11 @@ def operations(part: Partition, run: Run, tracks: Tracks) -> Rows:
     values, arguments = (part.column("ops", "size_bytes"), peer, why), _OPERATION
     flow, texts = part.column("ops", "flow"), len(peers) + _FATES
     unsure = (part.column("ops", "lossy") > 0) | has_flag(part, OpFlag.ORDER_UNCERTAIN)
+    nested = has_flag(part, OpFlag.NESTED)
     if unsure.any():
         shown |= (unsure & (flow != 0)).astype(np.uint16) << _UNCERTAIN
+    if nested.any():
+        shown |= nested.astype(np.uint16) << _NESTED
     if tracks.qps.keys.size:
         shown, flow, posted = _posted(part, tracks, shown, texts)
         values, arguments, texts = (*values, *posted), _POSTED, texts + _OPS
@@ -112,6 +116,7 @@ def _posted(
             is_posted,
             has_flag(part, OpFlag.FAILED),
             shown >> _UNCERTAIN & 1,
+            shown >> _NESTED & 1,
             is_posted & has_flag(part, OpFlag.SIGNALED),
         ),
         _VALUED,

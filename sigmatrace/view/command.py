@@ -1,0 +1,125 @@
+"""``sigmatrace-view``: shows a trace or a report in a browser, without a network."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import socket
+import sys
+import traceback
+import webbrowser
+from collections.abc import Sequence
+from pathlib import Path
+
+from sigmatrace import perfetto_wheel
+from sigmatrace.capture.arguments import Parser
+from sigmatrace.errors import ConfigError, RunNotFoundError, SigmaTraceError
+from sigmatrace.view.server import LOOPBACK, Server
+
+NAME = "sigmatrace-view"
+_TRACE, _REPORT, _OUTPUT = "trace.pftrace", "report.html", "sigmatrace-out"
+_EPILOG = """\
+PLACE is a trace (.pftrace), a report (.html), an output of the pipeline that has one of them, or a
+run with such an output. Nothing but it and the user interface itself is served, to this machine
+alone. Ctrl-C ends it.
+
+exit codes: 0 done, 1 own bug, 2 option, 3 no trace or report, 12 a package is not installed
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point of the command; returns its exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        _run(_parser().parse_args(words))
+    except KeyboardInterrupt:
+        return 0  # the way to end it
+    except SigmaTraceError as error:
+        if "--debug" in words:
+            traceback.print_exc()
+        print(f"{NAME}: error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def _parser() -> Parser:
+    made = Parser(
+        NAME,
+        "PLACE [--port N] [--open]",
+        "Shows a trace in Perfetto's user interface, or a report, without a network.",
+        _EPILOG,
+    )
+    made.add_argument("place", metavar="PLACE", type=Path, help="trace, report, output or run")
+    made.add_argument("--port", metavar="N", type=_port, default=0, help="default: a free one")
+    made.add_argument("--open", action="store_true", help="open a browser")
+    made.add_debug_and_version()
+    return made
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) >= 1 << 16:
+        raise argparse.ArgumentTypeError(f"{text}: ports are 0 to 65535")
+    return int(text)
+
+
+def _run(options: argparse.Namespace) -> None:
+    files, pages = contents(options.place)
+    try:
+        server = Server(files, options.port)
+    except OSError as error:
+        hint = "choose another one by --port, or none for a free one"
+        raise ConfigError(f"port {options.port}: {error.strerror}", hint) from None
+    with server:
+        urls = [server.url + page.format(url=server.url) for page in pages]
+        port = server.server_port
+        print(*urls, sep="\n")
+        print(
+            "from a laptop, with the same address there: "
+            f"ssh -L {port}:{LOOPBACK}:{port} {getpass.getuser()}@{socket.gethostname()}"
+        )
+        print("Ctrl-C ends it", flush=True)
+        if options.open and not webbrowser.open(urls[0]):
+            print(f"{NAME}: no browser could be opened here", file=sys.stderr)
+        server.serve_forever()
+
+
+def contents(place: Path) -> tuple[dict[str, Path], list[str]]:
+    """Return the files to be served by the path of their URL, and the pages to look at.
+
+    In a page ``{url}`` stands for the address of the server.
+
+    Raises:
+        RunNotFoundError: There is neither a trace nor a report.
+        MissingPackageError: The package with the user interface is not installed.
+    """
+    files: dict[str, Path] = {}
+    pages = []
+    trace, report = _found(place)
+    if trace is not None:
+        root = perfetto_wheel.web_folder()
+        inside = (path for path in root.rglob("*") if path.is_file())
+        files = {f"/{path.relative_to(root).as_posix()}": path for path in inside}
+        files |= {"/": root / "index.html", f"/{_TRACE}": trace}
+        pages.append(f"/#!/?url={{url}}/{_TRACE}")
+    if report is not None:
+        files[f"/{_REPORT}"] = report
+        pages.append(f"/{_REPORT}")
+    return files, pages
+
+
+def _found(place: Path) -> tuple[Path | None, Path | None]:
+    """Return the trace and the report that are meant."""
+    if place.is_file():
+        return (None, place) if place.suffix == ".html" else (place, None)
+    if not place.exists():
+        raise RunNotFoundError(f"{place}: no such file", f"name a trace, see {NAME} --help")
+    for folder in (place, place / _OUTPUT):
+        trace, report = folder / _TRACE, folder / _REPORT
+        if trace.is_file() or report.is_file():
+            return trace if trace.is_file() else None, report if report.is_file() else None
+    several = sorted(place.glob("**/trace-*.pftrace"))
+    if several:
+        raise RunNotFoundError(f"{place}: several traces there", f"name one, as {several[0]}")
+    made = place.parent if place.name == _OUTPUT else place
+    command = f"sigmatrace-pipeline run={made} export=perfetto"
+    raise RunNotFoundError(f"{place}: no {_TRACE} and no {_REPORT} there", f"make it by: {command}")

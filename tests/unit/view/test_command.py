@@ -1,0 +1,87 @@
+"""sigmatrace-view: what is found where, what is said, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+
+from sigmatrace.errors import RunNotFoundError
+from sigmatrace.view.command import contents, main
+
+
+@pytest.fixture
+def output(tmp_path):
+    out = tmp_path / "run" / "sigmatrace-out"
+    out.mkdir(parents=True)
+    (out / "trace.pftrace").write_bytes(b"trace")
+    return out
+
+
+def test_a_run_its_output_and_its_trace_are_the_same(output):
+    for place in (output, output.parent, output / "trace.pftrace"):
+        files, pages = contents(place)
+        assert files["/trace.pftrace"] == output / "trace.pftrace"
+        assert pages == ["/#!/?url={url}/trace.pftrace"]
+        assert files["/"].name == "index.html" and "/service_worker.js" in files
+
+
+def test_a_report_alone_needs_no_user_interface(output):
+    (output / "report.html").write_text("")
+    assert contents(output)[1] == ["/#!/?url={url}/trace.pftrace", "/report.html"]
+    (output / "trace.pftrace").unlink()
+    for place in (output, output / "report.html"):
+        assert contents(place) == ({"/report.html": output / "report.html"}, ["/report.html"])
+
+
+def test_of_several_traces_one_must_be_named(output):
+    (output / "trace.pftrace").rename(output / "trace-ranks-0-1.pftrace")
+    with pytest.raises(RunNotFoundError, match=r"several traces there: name one, as .*ranks-0-1"):
+        contents(output)
+
+
+def test_nothing_there_is_one_line_that_says_what_to_do(tmp_path, capsys):
+    assert main([str(tmp_path)]) == 3
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert f"sigmatrace-pipeline run={tmp_path} export=perfetto" in err
+    assert main([str(tmp_path / "missing")]) == 3
+    assert "no such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("port", ["x", "-1", "65536", "1.5"])
+def test_ports_are_numbers(output, capsys, port):
+    assert main([str(output), f"--port={port}"]) == 2
+    assert "ports are 0 to 65535" in capsys.readouterr().err
+
+
+def test_help_names_exit_codes(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0 and "exit codes" in capsys.readouterr().out
+
+
+def test_it_serves_until_ctrl_c(output):
+    command = [sys.executable, "-m", "sigmatrace.view", str(output)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        lines = [process.stdout.readline() for _ in range(3)]
+        url, port = re.fullmatch(r"(http://127\.0\.0\.1:(\d+))/#!/\?url=.*\n", lines[0]).groups()
+        assert lines[0] == f"{url}/#!/?url={url}/trace.pftrace\n"
+        assert re.search(rf"ssh -L {port}:127\.0\.0\.1:{port} \S+@\S+$", lines[1].strip())
+        with urllib.request.urlopen(f"{url}/trace.pftrace", timeout=10) as answer:
+            assert answer.read() == b"trace"
+        busy = subprocess.run(
+            [*command, "--port", port], capture_output=True, text=True, env=environment, timeout=60
+        )
+        assert busy.returncode == 2 and "choose another one by --port" in busy.stderr
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+        assert (process.returncode, out, err) == (0, "", "")
