@@ -149,8 +149,7 @@ def plan(settings: Settings) -> Plan:
     exporters = build("export", settings.export, (Exporter,))
     if not exporters:
         raise ConfigError("nothing to export", "choose an exporter with export=NAME")
-    given = planning.Given(settings.run, settings.partition_mb, settings.window)
-    return replace(planning.make(steps, exporters), given=given)
+    return replace(planning.make(steps, exporters), settings=settings)
 
 
 def execute(settings: Settings, *, progress: TextIO | None = None) -> Result:
