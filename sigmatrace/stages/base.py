@@ -69,11 +69,14 @@ class Stage:
         raise TypeError(f"stage {self.name} declares a summary but has no summarize")
 
     def combine(self, left: Any, right: Any) -> Any:
-        """Merge two summaries; associative."""
+        """Merge two summaries; associative. Stages with a ``combine_all`` need none."""
         raise TypeError(f"stage {self.name} declares a summary but has no combine")
 
     def combine_all(self, summaries: Sequence[Any]) -> Any:
-        """Merge some summaries in their order, for stages that can do better than two by two."""
+        """Merge one or more summaries in their order; associative, too.
+
+        For stages that merge many at once for less than two by two.
+        """
         return functools.reduce(self.combine, summaries)
 
     def resolve(self, summary: Any, run: Run) -> Any:
@@ -91,7 +94,10 @@ class Stage:
         return self.summary == "after" or (self.summary == "index" and own)
 
     def is_concerned(self, part: Partition) -> bool:
-        """Return whether a partition has rows in a table that the stage reads or adds to."""
+        """Return whether a partition has rows in a table that the stage reads or adds to.
+
+        A stage that adds no columns may be concerned by fewer; columns would be missing there.
+        """
         names = {*self.requires, *self.produces} & part.tables.keys()
         return not names or any(part.tables[name].num_rows for name in names)
 

@@ -118,12 +118,8 @@ class Traffic(Stage):
         when = summed.shift, summed.first_bin, summed.last_bin
         return _within_cells(Amounts(summed.operations, aggregates, *when, summed.bins))
 
-    def combine(self, left: Amounts, right: Amounts) -> Amounts:
-        """Add both; their time bins become as wide as all of the time, and of the rows, need."""
-        return self.combine_all([left, right])
-
     def combine_all(self, summaries: Sequence[Amounts]) -> Amounts:
-        """Add all, likewise."""
+        """Add all; their time bins become as wide as all of the time, and of the rows, need."""
         operations = add_all([one.operations for one in summaries])
         aggregates = add_all([one.aggregates for one in summaries])
         timed = [one for one in summaries if one.first_bin is not None]
