@@ -32,11 +32,10 @@ import functools
 from collections.abc import Mapping, Sequence, Set
 from typing import Any, ClassVar, Literal
 
-import numpy as np
 import pyarrow as pa
 
 from sigmatrace.errors import PipelineError
-from sigmatrace.partition import Partition, Run
+from sigmatrace.partition import Partition, Run, arrow_type
 from sigmatrace.schema import Columns
 
 SummaryKind = Literal["index", "before", "after"] | None
@@ -145,16 +144,11 @@ def check_made(stage: Stage, part: object, unread: Set[tuple[str, str]]) -> None
             if at < 0 and (table, column) in unread:
                 continue
             found = schema.field(at).type if at >= 0 else "missing"
-            if found != _arrow_type(dtype):
+            if found != arrow_type(dtype):
                 raise PipelineError(
                     f"stage {stage.name} declares {table}.{column} as {dtype}, but it is {found}",
                     "make the column so, or correct produces",
                 )
-
-
-@functools.cache
-def _arrow_type(dtype: str) -> pa.DataType:
-    return pa.string() if dtype == "str" else pa.from_numpy_dtype(np.dtype(dtype))
 
 
 class Exchange:
