@@ -150,8 +150,7 @@ def plan(settings: Settings) -> Plan:
     if not exporters:
         raise ConfigError("nothing to export", "choose an exporter with export=NAME")
     steps = planning.completed(steps, exporters)
-    given = planning.Given(settings.run, settings.partition_mb, settings.window)
-    return replace(planning.make(steps, exporters), given=given)
+    return replace(planning.make(steps, exporters), settings=settings)
 
 
 def execute(settings: Settings, *, progress: TextIO | None = None) -> Result:

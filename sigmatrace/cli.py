@@ -39,7 +39,7 @@ def main(words: Sequence[str], ahead: Ahead | None = None) -> int:
 
 def _run(words: Sequence[str], ahead: Ahead | None) -> int:
     if ahead is not None:
-        importlib.import_module("sigmatrace.pipeline")  # meanwhile
+        importlib.import_module("sigmatrace.pipeline")  # while the other process composes
         settings = ahead.settings()
         if settings is not None:
             job.work(settings)

@@ -23,7 +23,6 @@ import numba
 import numpy as np
 from numba import types
 
-from sigmatrace.kernel_helper import HelperCompiler
 from sigmatrace.kernel_load import Cache
 
 _LOCK = threading.RLock()
@@ -99,11 +98,7 @@ def kernel(*signatures: Any, **more: Any) -> Callable[[Callable[..., Any]], Any]
         return _interpreted if signatures else lambda function: function
     options = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, **more}
     if not signatures:
-        options |= {
-            "forceinline": True,
-            "no_cpython_wrapper": True,
-            "pipeline_class": HelperCompiler,
-        }
+        options |= {"forceinline": True, "no_cpython_wrapper": True}
         return lambda function: numba.njit(function, **options)
     return lambda function: Kernel(function, signatures, options)
 

@@ -44,7 +44,7 @@ def start() -> None:
     global _claims
     _claims = os.memfd_create("kernels")
     child = subprocess.Popen(
-        [sys.executable, "-m", __name__, *sorted(names, key=_rank)],
+        [sys.executable, "-m", __name__, *sorted(names, key=_turn)],
         env={**os.environ, "PYTHONPATH": path, _SECOND: str(os.getpid()), _CLAIMS: str(_claims)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -54,7 +54,7 @@ def start() -> None:
     atexit.register(_stop, child)
 
 
-def _rank(name: str) -> tuple[bool, int]:
+def _turn(name: str) -> tuple[bool, int]:
     """Return what the second process orders modules by: first what the first one calls last.
 
     Among them those with much text, which is about how long their kernels take.

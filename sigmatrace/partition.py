@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -101,3 +102,9 @@ def column(table: pa.Table, name: str) -> np.ndarray:
         chunked.chunk(0).to_numpy(zero_copy_only=False) if is_single else chunked.to_numpy()
     )
     return array
+
+
+@functools.cache
+def arrow_type(dtype: str) -> pa.DataType:
+    """Return the Arrow type of a column by its dtype in ``schema.py``."""
+    return pa.string() if dtype == "str" else pa.from_numpy_dtype(np.dtype(dtype))

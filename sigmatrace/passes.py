@@ -88,7 +88,7 @@ class Outcome:
 def graph_of(shared: Shared, partitions: Sequence[PartitionSpec]) -> tuple[Graph, Key, list[Key]]:
     """Return the graph of a pass, the key of its result, and the keys of its partitions.
 
-    Without partitions one empty partition stands in, so that summaries are of the right kind.
+    Without partitions an empty one stands in, so that there is an outcome.
     """
     unique, work = uuid.uuid4().hex, shared.value
     specs = partitions or [PartitionSpec(0, (), 0)]

@@ -5,50 +5,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from pathlib import Path
 
 from sigmatrace.capture.index import find_rank_files
 from sigmatrace.errors import PipelineError
 from sigmatrace.export.base import Exporter
 from sigmatrace.schema import EVENT_TABLES, INDEX_TABLES, Columns
+from sigmatrace.settings import Settings
 from sigmatrace.stages.base import Exchange, Stage
 from sigmatrace.text import byte_text, counted
-from sigmatrace.window import Window
 
 READER = "the reader"
 Step = Stage | Exchange
 Column = tuple[str, str]
-
-
-@dataclass(frozen=True)
-class Given:
-    """A run that is to be read, as the options say.
-
-    Attributes:
-        run: Folder of the trace files; it need not be there.
-        partition_mb: MiB of records of a partition.
-        window: The time to be read.
-    """
-
-    run: Path
-    partition_mb: int
-    window: Window | None
-
-    def lines(self) -> Iterator[str]:
-        """Yield what can be told of the run without reading it.
-
-        Raises:
-            RunNotFoundError: The folder has no trace file.
-        """
-        if not self.run.is_dir():
-            return
-        paths = find_rank_files(self.run)
-        size = byte_text(sum(path.stat().st_size for path in paths))
-        each = f"read in partitions of {self.partition_mb} MiB of records"
-        yield f"run        {self.run}: {counted(len(paths), 'file')}, {size}; {each}"
-        if self.window is not None:
-            time = self.window.written.partition("=")[2]
-            yield f"window     {time}: chunks of records outside are not read"
 
 
 @dataclass(frozen=True)
@@ -59,13 +27,13 @@ class Plan:
         stages: Stages in an order in which every column is there before it is read.
         exchanges: Exchanges, after all stages.
         exporters: Exporters, in the order of their names.
-        given: What is said of the run that they are to work on.
+        settings: Which run they are to work on, if that is known.
     """
 
     stages: tuple[Stage, ...]
     exchanges: tuple[Exchange, ...]
     exporters: tuple[Exporter, ...]
-    given: Given | None = None
+    settings: Settings | None = None
 
     @property
     def passes(self) -> int:
@@ -96,7 +64,7 @@ class Plan:
             RunNotFoundError: The folder of the run has no trace file.
         """
         events = _event_tables(self.stages)
-        lines = [*(self.given.lines() if self.given else ())]
+        lines = list(_of_run(self.settings)) if self.settings else []
         lines += ["index      reads headers, objects and chunk headers of all rank files"]
         for stage in self.stages:
             when = {
@@ -117,6 +85,19 @@ class Plan:
             lines.append(f"unread     {_listed(self.unread)}: may be left out")
         lines.append(f"passes over event bytes: {self.passes}")
         return "\n".join(lines)
+
+
+def _of_run(settings: Settings) -> Iterator[str]:
+    """Yield what can be told of a run without reading it; it need not be there."""
+    if not settings.run.is_dir():
+        return
+    paths = find_rank_files(settings.run)
+    size = byte_text(sum(path.stat().st_size for path in paths))
+    each = f"read in partitions of {settings.partition_mb} MiB of records"
+    yield f"run        {settings.run}: {counted(len(paths), 'file')}, {size}; {each}"
+    if settings.window is not None:
+        time = settings.window.written.partition("=")[2]
+        yield f"window     {time}: chunks of records outside are not read"
 
 
 def make(steps: Iterable[Step], exporters: Iterable[Exporter]) -> Plan:

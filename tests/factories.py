@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 
 from sigmatrace.partition import Partition, Run
 from sigmatrace.schema import EVENT_TABLES, INDEX_TABLES
+from sigmatrace.stages.base import Stage
 from sigmatrace.trace_format import UNKNOWN_PEER, Dir, Kind, Layer, Op
 
 ARROW = {
@@ -142,3 +144,8 @@ def message_rows(
         }
         for k in range(count)
     ]
+
+
+def two_by_two(stage: Stage, summaries: Iterable[Any]) -> Any:
+    """Merge summaries as a tree of merges may: no more than two at a time."""
+    return functools.reduce(lambda left, right: stage.combine_all([left, right]), summaries)

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from sigmatrace.partition import arrow_type
 from sigmatrace.schema import EVENT_TABLES, INDEX_TABLES
 
 Values = Sequence[Any] | np.ndarray
@@ -20,11 +21,6 @@ Rows: TypeAlias = Sequence[tuple[Any, ...]] | pa.RecordBatch
 
 _FEW = 100
 _COLUMNS = {**INDEX_TABLES, **EVENT_TABLES}
-
-
-def arrow_type(dtype: str) -> pa.DataType:
-    """Return the Arrow type of a column of ``schema.py``."""
-    return pa.string() if dtype == "str" else pa.from_numpy_dtype(np.dtype(dtype))
 
 
 def table(name: str, columns: Mapping[str, Values], without: Sequence[str] = ()) -> pa.Table:

@@ -72,8 +72,6 @@ class FileView:
 
     def _pread(self, start: int, size: int) -> bytes:
         read = os.pread(self._fd, size, start) if size > 0 else b""
-        if len(read) == size:
-            return read
         while 0 < (done := len(read)) < size:
             more = os.pread(self._fd, size - done, start + done)
             if not more:

@@ -34,11 +34,10 @@ import functools
 from collections.abc import Mapping, Sequence, Set
 from typing import Any, ClassVar, Literal
 
-import numpy as np
 import pyarrow as pa
 
 from sigmatrace.errors import PipelineError
-from sigmatrace.partition import Partition, Run
+from sigmatrace.partition import Partition, Run, arrow_type
 from sigmatrace.schema import Columns
 
 SummaryKind = Literal["index", "before", "after", "tables"] | None
@@ -71,11 +70,14 @@ class Stage:
         raise TypeError(f"stage {self.name} declares a summary but has no summarize")
 
     def combine(self, left: Any, right: Any) -> Any:
-        """Merge two summaries; associative."""
+        """Merge two summaries; associative. Stages with a ``combine_all`` need none."""
         raise TypeError(f"stage {self.name} declares a summary but has no combine")
 
     def combine_all(self, summaries: Sequence[Any]) -> Any:
-        """Merge some summaries in their order, for stages that can do better than two by two."""
+        """Merge one or more summaries in their order; associative, too.
+
+        For stages that merge many at once for less than two by two.
+        """
         return functools.reduce(self.combine, summaries)
 
     def resolve(self, summary: Any, run: Run) -> Any:
@@ -93,7 +95,10 @@ class Stage:
         return self.summary == "after" or (self.summary == "index" and own)
 
     def is_concerned(self, part: Partition) -> bool:
-        """Return whether a partition has rows in a table that the stage reads or adds to."""
+        """Return whether a partition has rows in a table that the stage reads or adds to.
+
+        A stage that adds no columns may be concerned by fewer; columns would be missing there.
+        """
         names = {*self.requires, *self.produces} & part.tables.keys()
         return not names or any(part.tables[name].num_rows for name in names)
 
@@ -141,16 +146,11 @@ def check_made(stage: Stage, part: object, unread: Set[tuple[str, str]]) -> None
             if at < 0 and (table, column) in unread:
                 continue
             found = schema.field(at).type if at >= 0 else "missing"
-            if found != _arrow_type(dtype):
+            if found != arrow_type(dtype):
                 raise PipelineError(
                     f"stage {stage.name} declares {table}.{column} as {dtype}, but it is {found}",
                     "make the column so, or correct produces",
                 )
-
-
-@functools.cache
-def _arrow_type(dtype: str) -> pa.DataType:
-    return pa.string() if dtype == "str" else pa.from_numpy_dtype(np.dtype(dtype))
 
 
 class Exchange:

@@ -132,10 +132,6 @@ class Match(Stage):
         seen, is_in_order = _seen(part, channels, part.column("ops", "ordinal"))
         return seen if is_in_order else _seen(part, channels, restored(part, channels))[0]
 
-    def combine(self, left: Seen, right: Seen) -> Seen:
-        """Merge the runs of both."""
-        return self.combine_all([left, right])
-
     def combine_all(self, summaries: Sequence[Seen]) -> Seen:
         """Merge the runs of all."""
         runs = ([getattr(one, name) for one in summaries] for name in ("key", "begin", "stop"))

@@ -33,8 +33,10 @@ from sigmatrace.stages.sums import LIMB, LOW, Sums, add_all, column_sums, sums_o
 from sigmatrace.stages.traffic_sums import (
     BIN_SHIFT_MIN,
     OP,
+    bin_of,
     bin_shift,
     layer_of,
+    op_of,
     proc_of,
     sum_operations,
 )
@@ -43,7 +45,6 @@ from sigmatrace.text import byte_text, counted
 from sigmatrace.trace_format import INITIATORS, OpFlag, layer_text
 
 PROCS_MAX = (1 << 25) - 2
-_BIN = np.uint64((1 << int(OP)) - 1)
 TOP = 5
 """Pairs of processes in the closing summary, by layer."""
 
@@ -117,12 +118,8 @@ class Traffic(Stage):
         when = summed.shift, summed.first_bin, summed.last_bin
         return _within_cells(Amounts(summed.operations, aggregates, *when, summed.bins))
 
-    def combine(self, left: Amounts, right: Amounts) -> Amounts:
-        """Add both; their time bins become as wide as all of the time, and of the rows, need."""
-        return self.combine_all([left, right])
-
     def combine_all(self, summaries: Sequence[Amounts]) -> Amounts:
-        """Add all, likewise."""
+        """Add all; their time bins become as wide as all of the time, and of the rows, need."""
         operations = add_all([one.operations for one in summaries])
         aggregates = add_all([one.aggregates for one in summaries])
         timed = [one for one in summaries if one.first_bin is not None]
@@ -233,7 +230,7 @@ def _rebin(amounts: Amounts, shift: int, first_bin: int) -> Sums:
     key, own = amounts.bins.key, amounts.first_bin or 0
     if shift == amounts.shift:
         return Sums(key + np.uint64(own - first_bin), amounts.bins.sums)
-    wide = ((key & _BIN).astype(np.int64) + own) >> (shift - amounts.shift)
+    wide = (bin_of(key).astype(np.int64) + own) >> (shift - amounts.shift)
     key = key >> OP << OP | (wide - first_bin).astype(np.uint64)
     return sums_of(key, amounts.bins.sums)
 
@@ -242,13 +239,13 @@ def _timeline(bins: Sums) -> tuple[pa.Table, int]:
     """Return the table, ordered by bin, process, layer and operation, and sums beyond u64."""
     size_bytes, over = column_sums(bins)
     # There are TIMELINE_BINS at most: numbers of 16 bits are sorted in no time.
-    order = np.argsort((bins.key & _BIN).astype(np.uint16), kind="stable")
+    order = np.argsort(bin_of(bins.key).astype(np.uint16), kind="stable")
     key = bins.key[order]
     columns = {
-        "bin": (key & _BIN).astype(np.uint32),
+        "bin": bin_of(key).astype(np.uint32),
         "proc": proc_of(key),
         "layer": layer_of(key),
-        "op": (key >> OP & np.uint64(255)).astype(np.uint8),
+        "op": op_of(key),
         "count": bins.sums[order, 0],
         "size_bytes": size_bytes[order],
     }

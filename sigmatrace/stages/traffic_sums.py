@@ -25,6 +25,7 @@ CELLS_MAX = 1 << 18
 BIN_SHIFT_MIN = 10
 PROC, LAYER, OP = np.uint64(39), np.uint64(35), np.uint64(27)
 """Places of process + 1, layer and operation in keys of ``bin_kernel``; below them is the bin."""
+_BIN = (np.uint64(1) << OP) - np.uint64(1)
 
 
 Rows = tuple[
@@ -63,6 +64,16 @@ def proc_of(key: NDArray[np.uint64]) -> NDArray[np.int32]:
 def layer_of(key: NDArray[np.uint64]) -> NDArray[np.uint8]:
     """Return the layer in keys of ``bin_kernel``."""
     return (key >> LAYER & np.uint64(15)).astype(np.uint8)
+
+
+def op_of(key: NDArray[np.uint64]) -> NDArray[np.uint8]:
+    """Return the operation in keys of ``bin_kernel``."""
+    return (key >> OP & np.uint64(255)).astype(np.uint8)
+
+
+def bin_of(key: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return the bin in keys of ``bin_kernel``."""
+    return key & _BIN
 
 
 def bin_shift(first_ns: int, last_ns: int) -> int:

@@ -47,12 +47,11 @@ SINK = 1 << _SINK_BIT
     TEXTS,
     EARLY,
     FIRST_AT,
-    NOW,
     DEPTH,
     HEAP,
     IDLE,
     STATS,
-) = range(17)
+) = range(16)
 """Places in the totals of ``encode_track``, and how many there are."""
 
 COUNTER_BYTES = 48

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import functools
 import itertools
 from collections import Counter, defaultdict
 from dataclasses import replace
@@ -23,6 +22,7 @@ from tests.factories import (
     make_run,
     message_rows,
     out_channel,
+    two_by_two,
     ucp_endpoints,
 )
 
@@ -58,7 +58,7 @@ def match(ring, *pieces, order=None):
         for number, rows in enumerate(pieces)
     ]
     summaries = [stage.summarize(part) for part in parts]
-    merged = functools.reduce(stage.combine, [summaries[k] for k in order or range(len(parts))])
+    merged = two_by_two(stage, [summaries[k] for k in order or range(len(parts))])
     resolved = stage.resolve(merged, run)
     ledger = stage.account(resolved)
     check_balance(ledger, sum(map(len, pieces)))
@@ -399,7 +399,7 @@ def test_one_layer_needs_no_line_of_its_own(ring):
     run, _, _ = ring
     stage = Match()
     parts, _, _ = match(ring, message_rows(0, Op.SEND, 2), message_rows(4, Op.PUT, 1))
-    merged = functools.reduce(stage.combine, map(stage.summarize, parts))
+    merged = stage.combine_all([stage.summarize(part) for part in parts])
     assert stage.lines(stage.resolve(merged, run), run) == [
         "sends      2, matched 0 (0.0 %)",
         "             2 not seen received",
@@ -422,7 +422,7 @@ def test_nested_messages_have_a_line_of_their_own(ring):
         *message_rows(4, Op.PUT, 2, first=3),
     ]
     parts, _, ledger = match(ring, rows[::2], rows[1::2])
-    merged = functools.reduce(stage.combine, map(stage.summarize, parts))
+    merged = stage.combine_all([stage.summarize(part) for part in parts])
     assert stage.lines(stage.resolve(merged, run), run) == [
         "sends      20, matched 20 (100.0 %)",
         "receives   20, matched 20 (100.0 %)",

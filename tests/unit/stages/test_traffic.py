@@ -14,7 +14,7 @@ from sigmatrace.schema import STAGE_TABLES, TIMELINE_BINS
 from sigmatrace.stages.traffic import Traffic
 from sigmatrace.stages.traffic_sums import bin_shift
 from sigmatrace.trace_format import Layer, Op, OpFlag
-from tests.factories import START_NS, make_partition, make_run, make_table
+from tests.factories import START_NS, make_partition, make_run, make_table, two_by_two
 
 # Process, source, destination, layer: a channel of each combination.
 CHANNELS = list(itertools.product(range(3), range(-1, 3), range(-1, 3), range(5)))
@@ -64,7 +64,7 @@ def part(number, rows, aggregates=()):
 def resolved_of(*parts, order=None):
     stage = Traffic()
     summaries = [stage.summarize(one) for one in parts]
-    merged = functools.reduce(stage.combine, [summaries[k] for k in order or range(len(parts))])
+    merged = two_by_two(stage, [summaries[k] for k in order or range(len(parts))])
     return stage.resolve(merged, run_of())
 
 
