@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sigmatrace.text import byte_text, count_text, counted
+from sigmatrace.text import byte_text, count_text, counted, time_text
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,23 @@ def test_counts_with_a_noun(value, text):
 
 def test_the_usual_plural():
     assert [counted(n, "op record") for n in (1, 7)] == ["1 op record", "7 op records"]
+
+
+@pytest.mark.parametrize(
+    ("ns", "shown"),
+    [
+        (0, "0 ns"),
+        (999, "999 ns"),
+        (999.4, "999 ns"),
+        (999.6, "1 us"),
+        (1234, "1.23 us"),
+        (701_052, "701 us"),
+        (999_499, "999 us"),
+        (999_700, "1 ms"),
+        (3_200_000_000, "3.2 s"),
+        (86_400_000_000_000, "86400 s"),
+        (-1500, "-1.5 us"),
+    ],
+)
+def test_lengths_of_time(ns, shown):
+    assert time_text(ns) == shown
