@@ -181,7 +181,7 @@ def _made(work: Work, spec: PartitionSpec) -> Outcome:
 def _applied(stage: Stage, part: Partition, resolved: Any) -> Partition:
     with blamed(stage, f"apply of partition {part.number}"):
         made = stage.apply(part, resolved)
-        check_made(stage, made, part.unread)
+        check_made(stage, part, made)
         return made
 
 

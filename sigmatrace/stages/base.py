@@ -31,7 +31,7 @@ Stages import neither Dask nor Hydra nor files; ``pipeline.py`` alone builds the
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
@@ -123,27 +123,34 @@ class Stage:
         return ()
 
 
-def check_made(stage: Stage, part: object, unread: Set[tuple[str, str]]) -> None:
+def check_made(stage: Stage, before: Partition, part: object) -> None:
     """Refuse what ``apply`` returned if it is not what the stage declares.
 
     Args:
         stage: The stage.
+        before: What ``apply`` got.
         part: What it returned.
-        unread: Columns (table, column) that it need not make.
 
     Raises:
-        PipelineError: It is no partition, or a declared column is missing or of another dtype.
+        PipelineError: It is no partition, a table that the stage adds is still the empty one that
+            stood in for it, or a declared column is missing or of another dtype.
     """
     if not isinstance(part, Partition):
         what = type(part).__name__
         raise PipelineError(f"stage {stage.name}: apply returned {what}", "return a Partition")
+    for table in stage.adds:
+        if part.tables.get(table) is before.tables.get(table):
+            what = f"stage {stage.name} declares the table {table}, and did not add it"
+            raise PipelineError(
+                what, "give every partition one, also without rows, or correct adds"
+            )
     for table, columns in (*stage.produces.items(), *stage.adds.items()):
         if table not in part.tables:
             continue
         schema = part.tables[table].schema
         for column, dtype in columns.items():
             at = schema.get_field_index(column)
-            if at < 0 and (table, column) in unread:
+            if at < 0 and (table, column) in before.unread:
                 continue
             found = schema.field(at).type if at >= 0 else "missing"
             if found != arrow_type(dtype):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -26,8 +27,8 @@ def made(**columns):
 
 
 def test_what_is_declared_passes():
-    check_made(Own(), made(x=np.zeros(2, np.uint32)), set())
-    check_made(Own(), made(), {("ops", "x")})
+    check_made(Own(), made(), made(x=np.zeros(2, np.uint32)))
+    check_made(Own(), replace(made(), unread={("ops", "x")}), made())
 
 
 @pytest.mark.parametrize(
@@ -41,4 +42,16 @@ def test_what_is_declared_passes():
 )
 def test_what_is_not_is_refused(part, text):
     with pytest.raises(PipelineError, match=text):
-        check_made(Own(), part, set())
+        check_made(Own(), made(), part)
+
+
+def test_a_table_that_is_declared_and_not_added_is_refused():
+    class Adds(Stage):
+        name: ClassVar[str] = "own"
+        adds: ClassVar[Columns] = {"extra": {"x": "u4"}}
+
+    empty = pa.table({"x": np.zeros(0, np.uint32)})
+    before = made().with_table("extra", empty)
+    with pytest.raises(PipelineError, match="stage own declares the table extra, and did not"):
+        check_made(Adds(), before, before)
+    check_made(Adds(), before, before.with_table("extra", empty.slice(0)))
