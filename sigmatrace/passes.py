@@ -192,7 +192,17 @@ def _summarize(stage: Stage, part: Partition) -> Any:
 
 def _split(exchange: Exchange, part: Partition, buckets: int) -> Mapping[int, pa.Table]:
     with blamed(exchange, f"split of partition {part.number}"):
-        return exchange.split(part, buckets)
+        found = exchange.split(part, buckets)
+        return {number: _on_its_own(table) for number, table in found.items()}
+
+
+def _on_its_own(table: pa.Table) -> pa.Table:
+    """Return a table with memory of its own: a slice is kept, and pickled, with all of its parent.
+
+    Each bucket would be as large as the partition.
+    """
+    columns = [pa.concat_arrays(column.chunks) if column.num_chunks else column for column in table]
+    return pa.table(columns, schema=table.schema)
 
 
 def _write(exporter: Exporter, part: Partition, work: Work) -> Piece:

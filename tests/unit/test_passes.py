@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import ClassVar
 
 import numpy as np
@@ -15,7 +16,7 @@ from sigmatrace.cluster import Shared, threaded
 from sigmatrace.partition import Partition, Run
 from sigmatrace.schema import EVENT_TABLES, Columns
 from sigmatrace.sink import Sink
-from sigmatrace.stages.base import Stage
+from sigmatrace.stages.base import Exchange, Stage
 
 
 class Half(Stage):
@@ -90,3 +91,21 @@ def test_without_rows_a_stage_sums_up_nothing(tmp_path, monkeypatch, parts):
     half, summaries = computed(tmp_path, monkeypatch, parts)
     assert half.shown == []
     assert summaries == (0.0, [0])
+
+
+class Slices(Exchange):
+    """Splits into slices of one table."""
+
+    name: ClassVar[str] = "slices"
+
+    def split(self, part: Partition, buckets: int) -> dict[int, pa.Table]:
+        rows = pa.table({"a": np.arange(64_000), "b": pa.array(["text"] * 64_000)})
+        return {number: rows.slice(1000 * number, 1000) for number in range(buckets)}
+
+
+def test_a_bucket_does_not_carry_the_rest_of_its_partition():
+    found = passes._split(Slices(), Partition(0, {}), 64)
+    assert {number: table["a"][0].as_py() for number, table in found.items()} == {
+        number: 1000 * number for number in range(64)
+    }
+    assert sum(len(pickle.dumps(table, 5)) for table in found.values()) < 2 * 64_000 * (8 + 4 + 4)
