@@ -25,10 +25,11 @@ def blamed(step: Stage | Exchange | Exporter, doing: str) -> Iterator[None]:
         frames = traceback.extract_tb(error.__traceback__)
         home = getattr(sys.modules.get(type(step).__module__), "__file__", None)
         at = next((one for one in reversed(frames) if one.filename == home), frames[-1])
-        raise kind(
-            f"{_kind(step)} {step.name} failed in {doing}: {type(error).__name__}: {error}",
-            f"{at.filename}, line {at.lineno}; --debug shows the way there",
-        ) from error
+        hint = f"{at.filename}, line {at.lineno}; --debug shows the way there"
+        if isinstance(error, KeyError) and not own:
+            hint += "; columns that no step names in requires are not made"
+        what = f"{type(error).__name__}: {error}"
+        raise kind(f"{_kind(step)} {step.name} failed in {doing}: {what}", hint) from error
 
 
 def _kind(step: Stage | Exchange | Exporter) -> str:

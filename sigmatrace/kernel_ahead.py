@@ -8,6 +8,7 @@ at: each locks a byte of a file in memory for each kernel, and locks go with the
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import fcntl
 import functools
@@ -43,15 +44,21 @@ def start() -> None:
     path = os.pathsep.join(word for word in sys.path if word)
     global _claims
     _claims = os.memfd_create("kernels")
-    child = subprocess.Popen(
-        [sys.executable, "-m", __name__, *sorted(names, key=_turn)],
-        env={**os.environ, "PYTHONPATH": path, _SECOND: str(os.getpid()), _CLAIMS: str(_claims)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        pass_fds=(_claims,),
-    )
-    atexit.register(_stop, child)
+    with contextlib.suppress(OSError):  # no process to be had: then this one compiles all
+        child = subprocess.Popen(
+            [sys.executable, "-m", __name__, *sorted(names, key=_turn)],
+            env={
+                **os.environ,
+                "PYTHONPATH": path,
+                _SECOND: f"{os.getpid()}",
+                _CLAIMS: f"{_claims}",
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=(_claims,),
+        )
+        atexit.register(_stop, child)
 
 
 def _turn(name: str) -> tuple[bool, int]:

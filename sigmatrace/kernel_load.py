@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import Any
 
@@ -96,13 +97,21 @@ class Cache(FunctionCache):
         load all kernels; compiling does so by itself.
         """
         _name_runtime()
-        with self._guard_against_spurious_io_errors():
-            found = self._load_overload(sig, target_context)
-            if found is None:
-                kernel_ahead.start()
-                kernel_ahead.claim(kernel_ahead.called(self._py_func), wait=True)
-                found = self._load_overload(sig, target_context)
-            return found
+        found = self._loaded(sig, target_context)
+        if found is None:
+            kernel_ahead.start()
+            kernel_ahead.claim(kernel_ahead.called(self._py_func), wait=True)
+            found = self._loaded(sig, target_context)
+        return found
+
+    def _loaded(self, sig: Any, target_context: Any) -> Any:
+        """Return what is stored, or None; what cannot be read is forgotten, and compiled anew."""
+        try:
+            return self._load_overload(sig, target_context)
+        except Exception:  # of a file that was cut, pickle and LLVM raise anything
+            with contextlib.suppress(OSError):
+                self.flush()
+            return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Store a kernel that was compiled."""

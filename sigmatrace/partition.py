@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -57,14 +57,12 @@ class Partition:
         unread: Columns, as (table, column), that nobody reads; they need not be there.
         run: What is known of the run before the pass: the index, and what stages with
             ``summary = "index"`` have found.
-        derived: What several stages work out of the reader's columns, by name, kept by the first.
     """
 
     number: int
     tables: Tables
     unread: Set[tuple[str, str]] = frozenset()
     run: Run = field(default=Run({}), repr=False)
-    derived: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def column(self, table: str, name: str) -> np.ndarray:
         """Return a column as a numpy array, without a copy where Arrow allows it."""
@@ -87,7 +85,7 @@ class Partition:
 
     def with_table(self, name: str, table: pa.Table) -> Partition:
         """Return a partition that has this table too."""
-        return replace(self, tables={**self.tables, name: table}, derived={})
+        return replace(self, tables={**self.tables, name: table})
 
 
 def column(table: pa.Table, name: str) -> np.ndarray:

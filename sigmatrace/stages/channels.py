@@ -39,13 +39,6 @@ class Channels:
     @classmethod
     def of(cls, part: Partition) -> Channels:
         """Return those of a partition."""
-        if "channels" not in part.derived:
-            part.derived["channels"] = cls._of(part)
-        found: Channels = part.derived["channels"]
-        return found
-
-    @classmethod
-    def _of(cls, part: Partition) -> Channels:
         channel = part.column("ops", "channel")
         if channel.size == 0:
             return cls(0, 0, channel, part.run)

@@ -99,6 +99,17 @@ def test_a_kernel_from_the_cache_becomes_a_part_of_one_that_is_compiled(python, 
     assert python("-c", outer) == ([f"[{squares}, 5]", "False"], both)
 
 
+@pytest.mark.parametrize(("suffix", "kept"), [("nbc", 100), ("nbc", 0), ("nbi", 0), ("nbi", 30)])
+def test_a_damaged_cache_is_made_anew(python, tmp_path, suffix, kept):
+    (tmp_path / "made.py").write_text(MADE)
+    use = USE.format(f"made.inner{VALUES}")
+    whole = python("-c", use)
+    for path in tmp_path.rglob(f"*.{suffix}"):
+        path.write_bytes(path.read_bytes()[:kept])
+    assert python("-c", use) == whole
+    assert python("-c", use) == ([whole[0][0], "False"], whole[1])
+
+
 def test_ahead_compiles_all_of_a_module(python):
     words = ("-m", "sigmatrace.kernel_ahead", "sigmatrace.stages.kernels.rows")
     assert python(*words)[1] == {"rows.number_rows_kernel"}
@@ -123,6 +134,18 @@ def test_ahead_is_started_once_with_what_is_called_last_first(started):
     kernel_ahead.start()
     ((words, _),) = started
     assert words.index(packets.__name__) < words.index(order.__name__) < words.index(rows.__name__)
+
+
+def test_without_a_second_process_to_be_had_the_first_one_goes_on(monkeypatch):
+    def refused(*_, **__):
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(kernel_ahead.subprocess, "Popen", refused)
+    monkeypatch.setattr(kernel_ahead.os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(kernel_ahead, "_claims", None)
+    kernel_ahead.start.cache_clear()
+    assert kernel_ahead.start() is None
+    os.close(kernel_ahead._claims)
 
 
 def test_on_one_core_nothing_is_compiled_ahead(monkeypatch):

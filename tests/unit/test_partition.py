@@ -24,14 +24,6 @@ def test_what_nobody_reads_is_known_after_columns_were_added():
     assert [grown.is_read("ops", name) for name in ("a", "x", "y")] == [True, False, True]
 
 
-def test_what_is_derived_is_kept_until_a_table_is_another_one():
-    ops = pa.table({"a": np.zeros(2, np.uint32)})
-    part = Partition(0, {"ops": ops})
-    part.derived["sum"] = 0
-    assert part.with_columns("ops", {"b": np.ones(2)}).derived == {"sum": 0}
-    assert part.with_table("ops", ops).derived == {}
-
-
 def test_facts_of_times():
     run = Run({}, {"base_ns": 5})
     assert run.fact_ns("base_ns") == 5 and run.window_ns is None
