@@ -9,7 +9,6 @@ import io
 import shutil
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest

@@ -22,10 +22,10 @@ import pytest
 from plain_reader import read_all
 
 from sigmatrace import api
+from sigmatrace.query.trace_processor import TraceProcessor
 from sigmatrace.schema import Fate
 from sigmatrace.trace_format import Layer, Op, Schema
 from tests.listening import free_port
-from sigmatrace.query.trace_processor import TraceProcessor
 
 pytestmark = pytest.mark.real
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from sigmatrace.query.trace_processor import TraceProcessor
 from sigmatrace.trace_format import Layer, Op
 from sigmatrace.validate.compare import Verdict
 from tests.rigs.programs import Ran
 from tests.rigs.rig import RSH, Rig
 from tests.rigs.traced import Traced, correlated, tracing
-from sigmatrace.query.trace_processor import TraceProcessor
 
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(600)]
 
