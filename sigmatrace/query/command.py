@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of the command; returns its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        _run(_parser().parse_intermixed_args(words))
+        _run(parser().parse_intermixed_args(words))
         sys.stdout.flush()
     except KeyboardInterrupt:
         print(f"{NAME}: interrupted", file=sys.stderr)
@@ -54,7 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> Parser:
+def parser() -> Parser:
+    """Return the parser of the words after the command's name; it raises ``ConfigError``."""
     made = Parser(
         NAME,
         'RUN "SQL" | --perfetto TRACE "SQL" | --name NAME [KEY=VALUE ...]',

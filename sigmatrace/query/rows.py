@@ -14,6 +14,7 @@ from sigmatrace.errors import QueryError
 Row = tuple[Any, ...]
 _LOOKED_AT = 1000
 _GAP = "  "
+_CRLF = "\r\n"
 
 
 class Writer(Protocol):
@@ -76,15 +77,25 @@ class Table:
         self._out.write(_GAP.join(cells).rstrip() + "\n")
 
 
+class _Lines:
+    """Ends lines by LF alone. The csv module quotes of line ends only those of its own."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def write(self, line: str) -> int:
+        return self._out.write(line.removesuffix(_CRLF) + "\n")
+
+
 class Csv:
-    """RFC 4180, with a line of names; what is not there is empty.
+    """RFC 4180 but for line ends, which are LF; a line of names first; null is empty.
 
     Args:
         out: Where to.
     """
 
     def __init__(self, out: TextIO) -> None:
-        self._out = csv.writer(out, lineterminator="\n")
+        self._out = csv.writer(_Lines(out), lineterminator=_CRLF)
         self._begun = False
 
     def take(self, names: Sequence[str], rows: list[Row]) -> None:

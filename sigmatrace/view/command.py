@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of the command; returns its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        _run(_parser().parse_args(words))
+        _run(parser().parse_args(words))
     except KeyboardInterrupt:
         return 0  # the way to end it
     except SigmaTraceError as error:
@@ -42,7 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> Parser:
+def parser() -> Parser:
+    """Return the parser of the words after the command's name; it raises ``ConfigError``."""
     made = Parser(
         NAME,
         "PLACE [--port N] [--open]",

@@ -12,8 +12,11 @@ import pytest
 
 from sigmatrace import argv, config
 from sigmatrace.capture import options, pack
+from sigmatrace.query import command as query
+from sigmatrace.query import shipped
 from sigmatrace.schema import INDEX_TABLES, STAGE_TABLES
 from sigmatrace.schema_gpu import GPU_INDEX_TABLES, GPU_STAGE_TABLES
+from sigmatrace.view import command as view
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -122,6 +125,18 @@ def test_options_of_the_pipeline_are_known(page, words):
 def test_options_of_the_packer_are_known(page, words):
     if "--help" not in words:
         pack.parser().parse_args(words)
+
+
+@pytest.mark.parametrize(("page", "words"), commands("sigmatrace-query"))
+def test_options_of_queries_are_known(page, words):
+    asked = query.parser().parse_intermixed_args(words)
+    name = asked.name or asked.show
+    assert name in {None, "NAME"} | shipped.all_queries().keys()
+
+
+@pytest.mark.parametrize(("page", "words"), commands("sigmatrace-view"))
+def test_options_of_the_viewer_are_known(page, words):
+    view.parser().parse_args(words)
 
 
 @pytest.mark.parametrize(("page", "words"), commands("sigmatrace-capture"))

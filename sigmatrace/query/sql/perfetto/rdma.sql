@@ -24,12 +24,19 @@ from named;
 
 -- Operations, one row for each call or request of the program, as on the tracks of threads. kind:
 -- 'out' (sends, puts, atomics), 'get', 'recv', 'other'. peer: label of the other end, '' unknown.
--- size_bytes: null where the API does not tell. nested: made by another one of the same layer.
+-- layer: '' where the call is not known. size_bytes: null where the API does not tell. nested: made
+-- by another one of the same layer.
 create perfetto table sigmatrace_operations as
 with calls as (
   select
     s.id, s.ts, s.name as call, p.label,
-    extract_arg(s.arg_set_id, 'debug.op') as op,
+    -- Told where there are queue pairs, else by the call; an unknown call is named by it.
+    coalesce(
+      extract_arg(s.arg_set_id, 'debug.op'),
+      case when s.arg_set_id is not null and s.name in (
+        'send', 'recv', 'put', 'put_data', 'get', 'atomic', 'atomic_fetch'
+      ) then s.name end
+    ) as op,
     coalesce(extract_arg(s.arg_set_id, 'debug.peer'), '') as peer,
     extract_arg(s.arg_set_id, 'debug.size_bytes') as size_bytes,
     extract_arg(s.arg_set_id, 'debug.nested') is not null as nested
@@ -46,7 +53,8 @@ select
     when call glob 'ucp_*' then 'ucp'
     when call glob 'uct_*' then 'uct'
     when call glob 'ibv_*' then 'verbs'
-    else 'mlx5dv'
+    when call glob 'gpu_*' then 'mlx5dv'
+    else ''
   end as layer,
   case
     when op in ('send', 'put', 'put_data', 'atomic', 'atomic_fetch') then 'out'
@@ -85,8 +93,9 @@ join sigmatrace_operations s on s.id = slice_out
 join sigmatrace_operations r on r.id = slice_in
 where s.kind = 'out' and r.kind = 'recv';
 
--- Arrivals at barriers that the program marks by regions: the k-th region of a name of each process
--- is its arrival at the k-th barrier of that name. arrival_ns: Unix time.
+-- Regions of the program. barrier: the k-th region of a name of each process is its arrival at the
+-- k-th barrier, if it is one. arrival_ns: Unix time of its begin; where a window cut that off, the
+-- region is not here, and neither are regions of no length.
 create perfetto view sigmatrace_regions as
 select
   s.name, p.label, to_realtime(s.ts) as arrival_ns,
@@ -95,4 +104,8 @@ from slice s
 join thread_track t on t.id = s.track_id
 join thread using (utid)
 join sigmatrace_processes p using (upid)
-where s.dur > 0 and s.arg_set_id is null;
+left join sigmatrace_operations o on o.id = s.id
+where o.id is null and (
+  (s.dur > 0 and s.arg_set_id is null)
+  or extract_arg(s.arg_set_id, 'debug.region') in ('never ended', 'no end in the window')
+);
