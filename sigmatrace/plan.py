@@ -36,6 +36,15 @@ class Plan:
         """How many times the event bytes are read."""
         return 1 + sum(stage.summary == "before" for stage in self.stages)
 
+    def with_stage(self, stage: Stage) -> Plan:
+        """Return the plan with another stage in the place of that of the same name.
+
+        Raises:
+            PipelineError: It does not fit together.
+        """
+        stages = [stage if one.name == stage.name else one for one in self.stages]
+        return make([*stages, *self.exchanges], self.exporters)
+
     @property
     def unread(self) -> frozenset[Column]:
         """Columns that stages can add to the reader's tables and that no other step requires."""
@@ -111,7 +120,9 @@ def completed(steps: Sequence[Step], exporters: Sequence[Exporter]) -> list[Step
     found = list(steps)
     while True:
         made = {(t, c) for step in found for t, columns in _made(step) for c in columns}
-        made |= {(t, c) for tables in (INDEX_TABLES, EVENT_TABLES) for t in tables for c in tables[t]}
+        made |= {
+            (t, c) for tables in (INDEX_TABLES, EVENT_TABLES) for t in tables for c in tables[t]
+        }
         lacking = {at for user in (*found, *exporters) for at in _wanted(user.requires, made)}
         more = next((step for step in _built_in(lacking) if step.name not in _names(found)), None)
         if more is None:
