@@ -14,7 +14,7 @@ import pytest
 from sigmatrace import api, pipeline
 from sigmatrace.errors import OutputError
 from sigmatrace.export.json import Json
-from sigmatrace.output import Output
+from sigmatrace.output import Output, clear
 from tests.permissions import obeying
 
 KILLED = """
@@ -187,3 +187,16 @@ def test_a_living_run_that_cannot_be_seen_is_left_alone(tmp_path):
         assert hidden_one.is_dir()
     with Output(tmp_path / "out") as second:
         assert not hidden_one.exists() and second.staging.is_dir()
+
+
+def test_what_was_staged_is_cleared_and_the_folder_stays_that_of_its_run(tmp_path):
+    with Output(tmp_path / "out", fingerprint={"of": "all"}, resume="own") as made:
+        kept = {path.name: path.read_bytes() for path in made.staging.iterdir()}
+        (made.staging / "parquet" / "ops").mkdir(parents=True)
+        (made.staging / "parquet" / "ops" / "part").write_bytes(b"rows")
+        (made.staging / ".events.0").write_bytes(b"a record")
+        clear(made.staging)
+        assert {path.name: path.read_bytes() for path in made.staging.iterdir()} == kept
+        shutil.rmtree(made.staging)
+        with pytest.raises(OutputError):
+            clear(made.staging)

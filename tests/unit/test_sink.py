@@ -149,3 +149,11 @@ def test_a_damaged_record_is_none(tmp_path):
         assert (sink.resumed, sink.record(0), sink.record(1)) == (1, 0, None)
         sink.put(1, {"a": [b"xyz"]}, 1)
     assert (tmp_path / "a").read_bytes() == b"xyzxyz"
+
+
+def test_a_whole_file_is_written_or_refused(tmp_path):
+    module.write_whole(tmp_path / "file", b"first")
+    module.write_whole(tmp_path / "file", b"second")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"file": b"second"}
+    with pytest.raises(OutputError, match="cannot write"):
+        module.write_whole(tmp_path / "nowhere" / "file", b"")
