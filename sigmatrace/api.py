@@ -38,7 +38,7 @@ from sigmatrace.text import counted
 
 __all__ = ["Plan", "Result", "Run", "Settings", "compose", "execute", "open_run", "plan", "run"]
 STRICT_HINT = "strict=true allows no loss; without it the rest is used"
-PACKAGES = ("dask", "distributed", "hydra-core", "msgpack", "numba", "numpy", "pyarrow")
+PACKAGES = ("dask", "distributed", "hydra-core", "msgpack", "numba", "numpy", "pyarrow", "scipy")
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,18 @@ class StageConfig:
 
 
 @dataclass
+class ClockConfig(StageConfig):
+    """Times of events.
+
+    Attributes:
+        method: "calibration", hosts' clocks as they are; "messages", corrected by messages, in a
+            further pass; "auto", corrected if messages were received before they were sent.
+    """
+
+    method: str = "auto"
+
+
+@dataclass
 class ExportConfig:
     """An exporter: the class that does it. Further keys are arguments of its constructor."""
 
@@ -181,6 +193,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
     "schema": {
         "config": Config,
         "stage": StageConfig,
+        "clock": ClockConfig,
         "export": ExportConfig,
         "matrix": MatrixConfig,
         "barriers": BarriersConfig,
@@ -282,6 +295,7 @@ def in_full(option: str) -> str | None:
     nodes: list[tuple[str, type]] = [
         ("export.perfetto", schemas["perfetto"]),
         ("export.matrix", schemas["matrix"]),
+        ("stage.clock", schemas["clock"]),
         ("stage.barriers", schemas["barriers"]),
         ("export.report", schemas["report"]),
         ("validate", ValidateConfig),

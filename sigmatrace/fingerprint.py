@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ def fingerprint(
         "options": {key: value for key, value in options.items() if key not in _NO_MATTER},
         "trace files": _states(files),
         "code": _states(sorted(set(_code(steps)))),
-        "packages": [package.__version__ for package in (numba, numpy, pyarrow)],
+        "packages": [*(one.__version__ for one in (numba, numpy, pyarrow)), version("scipy")],
         "boot of the machine": _BOOT_ID.read_text() if _BOOT_ID.is_file() else "",
     }
     return {what: _digest(value) for what, value in whole.items()}

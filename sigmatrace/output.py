@@ -159,6 +159,22 @@ class Output:
         shutil.rmtree(aside, ignore_errors=True)
 
 
+def clear(staging: Path) -> None:
+    """Remove what was made in a staging folder; it stays that of its run.
+
+    Raises:
+        OutputError: The operating system refuses.
+    """
+    try:
+        for path in staging.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name not in (_FINGERPRINT, _LOCK):
+                path.unlink()
+    except OSError as error:
+        raise _unwritable(staging, error) from error
+
+
 def check(place: Path, *, overwrite: bool = False) -> None:
     """See whether an output may be put here, and leave no trace of that.
 

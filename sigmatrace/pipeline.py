@@ -6,11 +6,12 @@ stages and exporters. What is known at the end is resolved and finished by the c
 
 from __future__ import annotations
 
+import pickle
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 import pyarrow as pa
 
@@ -25,19 +26,23 @@ from sigmatrace.capture.window import Cut
 from sigmatrace.cluster import Cluster, Computation, Graph, Shared
 from sigmatrace.errors import RunNotFoundError
 from sigmatrace.export.base import Exported, Exporter, Piece
+from sigmatrace.output import clear
 from sigmatrace.partition import Run
 from sigmatrace.passes import Outcome, Work, graph_of
 from sigmatrace.plan import Plan
 from sigmatrace.progress import Progress
-from sigmatrace.sink import Sink
+from sigmatrace.sink import Sink, write_whole
 from sigmatrace.stages.base import Stage
 from sigmatrace.stages.clock import Clock
-from sigmatrace.stages.clock_columns import ticks_at
+from sigmatrace.stages.clock_calibration import calibrated
+from sigmatrace.stages.clock_columns import Clocks, ticks_at
 from sigmatrace.summary import said as said_of
 from sigmatrace.text import count_text, counted
 from sigmatrace.window import Window
 
 BUCKETS = 64
+AGAIN = ".again"
+"""File of the staging folder that holds the stage for which all is done again."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,9 @@ class Indexed:
         bases: Numbering by process.
         partitions: What the partitions of events consist of.
         left_alone: What none of them reads.
+        partition_bytes: Of records, of a partition.
+        window: The time that is read; None: all.
+        cuts: By process the window in ticks; none without one.
     """
 
     run: Run
@@ -57,6 +65,30 @@ class Indexed:
     bases: Sequence[ProcessBase]
     partitions: Sequence[PartitionSpec]
     left_alone: ReadLoss
+    partition_bytes: int
+    window: Window | None = None
+    cuts: Sequence[Cut] = ()
+
+    def whole(self) -> Indexed:
+        """Return the run with the partitions of all its time."""
+        every = plan(self.files, self.bases, self.partition_bytes)
+        return replace(self, partitions=every)
+
+    def cut(self, clocks: Clocks) -> Indexed:
+        """Return the run with the partitions of its window by these clocks."""
+        if self.window is None:
+            return self
+        begin_ns, end_ns = self.window.at(int(cast(int, clocks.facts["base_ns"])))
+        low, high = (ticks_at(clocks, t_ns).tolist() for t_ns in (begin_ns, end_ns))
+        cuts = [replace(cut, low=low[p], high=high[p]) for p, cut in enumerate(self.cuts)]
+        parts = plan(self.files, self.bases, self.partition_bytes, cuts)
+        return replace(
+            self,
+            run=self.run.with_results({}, {"window_ns": (begin_ns, end_ns)}),
+            partitions=parts,
+            left_alone=left_alone(self.files, self.bases, parts),
+            cuts=cuts,
+        )
 
 
 @dataclass(frozen=True)
@@ -115,25 +147,11 @@ def index(
             "nothing was recorded there; see what sigmatrace-capture said",
         )
     run, bases = merge(files, run_id)
-    cuts = None
-    if window is not None:
-        run, cuts = _cut(run, files, bases, window)
+    cuts = [Cut.of(files[base.index], 0, 0) for base in bases] if window is not None else []
     for file in files:
         file.forget_objects()
-    partitions = plan(files, bases, partition_bytes, cuts)
-    alone = left_alone(files, bases, partitions) if window is not None else ReadLoss()
-    return Indexed(run, files, bases, partitions, alone)
-
-
-def _cut(
-    run: Run, files: Sequence[FileIndex], bases: Sequence[ProcessBase], window: Window
-) -> tuple[Run, list[Cut]]:
-    """Return the run with the fact ``window_ns`` (begin, end), and its window by process."""
-    clocks = Clock().survey(run)
-    begin_ns, end_ns = window.at(run.with_results({}, clocks.facts).fact_ns("base_ns"))
-    low, high = (ticks_at(clocks, t_ns).tolist() for t_ns in (begin_ns, end_ns))
-    cuts = [Cut.of(files[base.index], low[base.proc], high[base.proc]) for base in bases]
-    return run.with_results({}, {"window_ns": (begin_ns, end_ns)}), cuts
+    indexed = Indexed(run, files, bases, (), ReadLoss(), partition_bytes, window, cuts)
+    return indexed.whole() if window is None else indexed.cut(calibrated(run))
 
 
 def correlate(
@@ -144,19 +162,30 @@ def correlate(
     *,
     progress: TextIO | None = None,
 ) -> Correlated:
-    """Run the stages over all partitions and let the exporters write into ``staging``."""
-    run = indexed.run
+    """Run the stages over all partitions and let the exporters write into ``staging``.
+
+    Where a stage says in the end that another one should have done its work, all is done again.
+    What is staged says so, for a run that is killed then.
+    """
+    again = staging / AGAIN
+    while True:
+        if again.exists():
+            chosen = chosen.with_stage(pickle.loads(again.read_bytes()))
+        done = _correlate(indexed, chosen, staging, cluster, progress)
+        if isinstance(done, Correlated):
+            return done
+        if progress is not None:
+            print(f"{done[0].name}: {done[1]}; all is done again", file=progress, flush=True)
+        clear(staging)
+        write_whole(again, pickle.dumps(done[0]))
+
+
+def _correlate(
+    indexed: Indexed, chosen: Plan, staging: Path, cluster: Cluster, progress: TextIO | None
+) -> Correlated | tuple[Stage, str]:
+    """Return what is known in the end, or the stage that should have done another one's work."""
     resolved: dict[str, Any] = {}
-    for stage in chosen.stages:
-        if stage.summary == "before":
-            work = _work(chosen, run, resolved, staging, until=stage)
-            outcome = _compute(work, indexed, cluster, f"{stage.name} (own pass)", progress)
-            summary = outcome.summaries[0] if outcome else None
-        elif stage.summary == "index":
-            summary = _survey(stage, run)
-        else:
-            continue
-        run = _resolve(stage, summary, run, resolved)
+    run, indexed = _before(indexed, chosen, staging, cluster, progress, resolved)
     prepared = tuple(_prepared(one, run) for one in chosen.exporters)
     work = replace(_work(chosen, run, resolved, staging), exporters=prepared)
     outcome = _compute(work, indexed, cluster, "events", progress)
@@ -167,6 +196,9 @@ def correlate(
     for stage in chosen.stages:
         if stage.name in summaries:
             run = _resolve(stage, summaries.pop(stage.name), run, resolved)
+    for stage in chosen.stages:
+        if other := _instead(stage, resolved.get(stage.name)):
+            return other
     accounts = {}
     for exchange, table in zip(chosen.exchanges, outcome.joined, strict=True):
         ((name, columns),) = exchange.produces.items()
@@ -192,6 +224,38 @@ def correlate(
         for exporter, pieces in zip(work.exporters, outcome.pieces, strict=True)
     }
     return Correlated(run, told, accounts, exported, lines)
+
+
+def _before(
+    indexed: Indexed,
+    chosen: Plan,
+    staging: Path,
+    cluster: Cluster,
+    progress: TextIO | None,
+    resolved: dict[str, Any],
+) -> tuple[Run, Indexed]:
+    """Resolve the stages that do so before the main pass; return the run, and what is to be read.
+
+    A window is one of corrected times, so that clocks are corrected by the whole run.
+    """
+    run = indexed.run
+    for stage in chosen.stages:
+        if stage.summary == "before":
+            where = indexed.whole() if isinstance(stage, Clock) else indexed
+            work = _work(chosen, run, resolved, staging, until=stage)
+            outcome = _compute(work, where, cluster, f"{stage.name} (own pass)", progress)
+            run = _resolve(stage, outcome.summaries[0], run, resolved)
+            if isinstance(stage, Clock) and indexed.window is not None:
+                indexed = indexed.cut(resolved[stage.name])
+                run = run.with_results({}, {"window_ns": indexed.run.window_ns})
+        elif stage.summary == "index":
+            run = _resolve(stage, _survey(stage, run), run, resolved)
+    return run, indexed
+
+
+def _instead(stage: Stage, resolved: Any) -> tuple[Stage, str] | None:
+    with blamed(stage, "instead"):
+        return stage.instead(resolved) if resolved is not None else None
 
 
 def _window(indexed: Indexed) -> dict[str, int]:

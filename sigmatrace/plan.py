@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sigmatrace.capture.index import find_rank_files
 from sigmatrace.errors import PipelineError
@@ -39,6 +39,16 @@ class Plan:
     def passes(self) -> int:
         """How many times the event bytes are read."""
         return 1 + sum(stage.summary == "before" for stage in self.stages)
+
+    def with_stage(self, stage: Stage) -> Plan:
+        """Return the plan with another stage in the place of that of the same name.
+
+        Raises:
+            PipelineError: It does not fit together.
+        """
+        stages = [stage if one.name == stage.name else one for one in self.stages]
+        other = make([*stages, *self.exchanges], self.exporters)
+        return replace(other, settings=self.settings)
 
     @property
     def unread(self) -> frozenset[Column]:

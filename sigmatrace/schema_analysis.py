@@ -8,6 +8,24 @@ known the label stands in.
 from __future__ import annotations
 
 ANALYSIS_TABLES: dict[str, dict[str, str]] = {
+    # clock_hosts: one row per clock (of a host, or of a process that is fitted alone), where clocks
+    # were to be corrected by messages; docs/clocks.md. `offset_ns` is added in the middle of its
+    # messages' time, and `drift_ppm` in us a second, to be on the clock of `reference`; both are
+    # off by at most `bound_ns`, all in all; inf where it is not `tied` to the main reference.
+    # `steps`: how often it steps, or drifts otherwise from there on. `violations_*`: of
+    # `messages`, those received before they were sent.
+    "clock_hosts": {
+        "host": "str",
+        "reference": "str",
+        "offset_ns": "i8",
+        "drift_ppm": "f8",
+        "bound_ns": "f8",
+        "tied": "bool",
+        "steps": "i4",
+        "messages": "u8",
+        "violations_before": "u8",
+        "violations_after": "u8",
+    },
     # communication: one row per level, layer and pair of ends, for traffic that operations initiate
     # (sends, puts, gets, atomics; gets from the end that is read). src, dst: "" where an end is not
     # known. `mean_bytes`: of operations of known size, null where there are none.

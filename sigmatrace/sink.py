@@ -275,6 +275,16 @@ def _write(file: int, parts: Sequence[bytes | memoryview]) -> None:
                 some[0] = some[0][done:]
 
 
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file that is there whole, or not at all.
+
+    Raises:
+        OutputError: The operating system refuses.
+    """
+    with _writing():
+        _replace(path, content)
+
+
 def _replace(path: Path, *parts: bytes | memoryview) -> None:
     """Write a file that is there whole, or not at all."""
     part = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.new")

@@ -12,6 +12,8 @@ Options
                                                               default: perfetto
   stage=[NAME,...]     clock, topology, one_sided, completion, wqe, doorbell, match, traffic
                        (default); messages (one row per message)
+  stage.clock.method=  auto: hosts' clocks are corrected by messages where these show that they
+                       disagree (default); messages: always; calibration: never
   cluster=NAME         threads, processes, distributed        default: threads
                        cluster.workers=N; distributed: cluster.address=tcp://HOST:PORT
                        jobs: slurm, pbs, moab, lsf, sge, oar, htcondor; cluster.jobs=N ...

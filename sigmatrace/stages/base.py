@@ -88,6 +88,14 @@ class Stage:
         """Return what ``account`` and ``lines`` get of an "index" stage that summed up, too."""
         raise TypeError(f"stage {self.name} has summary = 'index' and summarize, but no conclude")
 
+    def instead(self, resolved: Any) -> tuple[Stage, str] | None:
+        """Return the stage that should have done this one's work, and why; None: all is well.
+
+        It is asked once all partitions are done. Then everything is done again with the other
+        stage, of the same name, in its place.
+        """
+        return None
+
     @property
     def is_summed(self) -> bool:
         """Whether ``summarize`` sees the partitions in the main pass."""

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from sigmatrace.errors import PipelineError
-from sigmatrace.partition import Partition, Run
+from sigmatrace.partition import Partition, Run, arrow_type
+from sigmatrace.schema import STAGE_TABLES
 from sigmatrace.text import counted
 
 SPAN_MAX_NS = 2.0**61
 """Durations are held within this, so that nonsense cannot overflow."""
+NEVER_NS = -(2**63)
+"""Stands for a time that is not known."""
 _TIMED = ("ops", "completions", "marks", "requests", "cqes", "doorbells", "wqes", "kernels")
 _SPANS = (("doorbells", "delay_tsc", "delay_ns"), ("kernels", "duration_tsc", "duration_ns"))
+
+
+def _no_hosts() -> pa.Table:
+    """Return the table ``clock_hosts`` without rows."""
+    kinds = STAGE_TABLES["clock_hosts"].items()
+    return pa.schema([(name, arrow_type(dtype)) for name, dtype in kinds]).empty_table()
 
 
 @dataclass(frozen=True)
@@ -32,10 +42,15 @@ class Clocks:
         ns_per_tick: ``(processes,)`` f8.
         untimed: ``(channels + 1,)`` bool, operations do not tell how long the call took; the last
             one stands for channels that are not known.
+        names: By map, of its host, and of a process where a host has several maps.
+        span_ns: ``(processes, 2)`` i8, Unix ns at which each began and ended to record;
+            ``NEVER_NS`` where that is not known.
         quality: Table ``clock_quality``.
         chunks: Table ``chunk_times``.
         facts: ``base_ns``, ``last_ns``.
         ledger: What ``account`` returns.
+        is_cut: Only a window of the run is read.
+        hosts: Table ``clock_hosts``; without rows unless messages were to correct the clocks.
     """
 
     map_of_proc: np.ndarray
@@ -46,10 +61,22 @@ class Clocks:
     slope: np.ndarray
     ns_per_tick: np.ndarray
     untimed: np.ndarray
+    names: tuple[str, ...]
+    span_ns: np.ndarray
     quality: pa.Table
     chunks: pa.Table
     facts: Mapping[str, object]
-    ledger: Mapping[str, object]
+    ledger: Mapping[str, Any]
+    is_cut: bool = False
+    hosts: pa.Table = field(default_factory=_no_hosts)
+
+
+def facts_of(span_ns: np.ndarray) -> dict[str, object]:
+    """Return ``base_ns`` and ``last_ns`` of ``Clocks.span_ns``."""
+    known = span_ns[span_ns[:, 0] != NEVER_NS]
+    if not known.size:
+        return {"base_ns": 0, "last_ns": 0}
+    return {"base_ns": int(known[:, 0].min()), "last_ns": int(known[:, 1].max())}
 
 
 def add_times(part: Partition, clocks: Clocks) -> Partition:

@@ -156,7 +156,8 @@ def test_perfetto_in_trace_processor_is_the_ledger(synthetic, made, trace_proces
 
 def test_arrows_of_hosts_whose_clocks_disagree(tmp_path, trace_processor):
     generate(tmp_path / "run", ranks=4, events=2000, hosts=2, clock_offset_ns=50_000)
-    made = api.run(tmp_path / "run", export=["perfetto", "parquet"])
+    as_they_are = ["stage.clock.method=calibration"]
+    made = api.run(tmp_path / "run", export=["perfetto", "parquet"], overrides=as_they_are)
     counts = made.ledger["exports"]["perfetto"]
     early, pairs = duckdb.sql(
         f"""with ops as (from '{made.out}/parquet/ops/*.parquet' where flow > 0)

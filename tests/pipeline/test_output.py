@@ -15,7 +15,7 @@ import pytest
 from sigmatrace import api, output, pipeline
 from sigmatrace.errors import OutputError
 from sigmatrace.export.json import Json
-from sigmatrace.output import Output
+from sigmatrace.output import Output, clear
 from tests.dask_commands import environment
 from tests.permissions import obeying
 
@@ -282,3 +282,16 @@ def test_without_locks_the_later_of_two_runs_that_end_at_once_says_so(
             with pytest.raises(OutputError, match=f"{what}.*{out}"):
                 second.publish()
     assert (out / "ledger.json").read_text().strip() == name and hidden(tmp_path) == []
+
+
+def test_what_was_staged_is_cleared_and_the_folder_stays_that_of_its_run(tmp_path):
+    with Output(tmp_path / "out", fingerprint={"of": "all"}, resume="own") as made:
+        kept = {path.name: path.read_bytes() for path in made.staging.iterdir()}
+        (made.staging / "parquet" / "ops").mkdir(parents=True)
+        (made.staging / "parquet" / "ops" / "part").write_bytes(b"rows")
+        (made.staging / ".events.0").write_bytes(b"a record")
+        clear(made.staging)
+        assert {path.name: path.read_bytes() for path in made.staging.iterdir()} == kept
+        shutil.rmtree(made.staging)
+        with pytest.raises(OutputError):
+            clear(made.staging)

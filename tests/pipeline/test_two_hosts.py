@@ -1,4 +1,4 @@
-"""A recorded run on two hosts whose clocks disagree: what the recorded clock pairs alone give.
+"""A recorded run on two hosts whose clocks disagree: by recorded clock pairs, and by messages.
 
 ``tests/data/two-hosts/README.md`` says how it was made.
 """
@@ -52,15 +52,20 @@ def two_hosts(tmp_path_factory: pytest.TempPathFactory) -> TwoHosts:
         NODES[flow.source]: [message.time_ns for message in flow.messages]
         for flow in read_capture(capture).flows
     }
-    overrides = [f"validate.pcap={capture}"]
+    overrides = [f"validate.pcap={capture}", "stage.clock.method=calibration"]
     result = api.run(
         run, export="json", out=run / "out", stage=STAGES, strict=True, overrides=overrides
     )
+    return TwoHosts(run, result, times_of(result), wire)
+
+
+def times_of(result: api.Result) -> dict[str, list[tuple[int, int]]]:
+    """By sending host, when each message was sent and received by the trace (ns)."""
     hosts = result.tables["processes"].column("host").to_pylist()
     times = defaultdict(list)
     for row in result.tables["message_pairs"].sort_by("flow").to_pylist():
         times[hosts[row["src_proc"]]].append((row["send_ns"], row["receive_ns"]))
-    return TwoHosts(run, result, times, wire)
+    return times
 
 
 def test_all_messages_are_matched(two_hosts):
@@ -106,6 +111,39 @@ def test_one_offset_for_each_host_puts_every_message_in_order(two_hosts):
         assert least < most
         offsets[host] = (least + most) / 2
     assert offsets["node0"] - offsets["node1"] == pytest.approx(0.963e9, abs=2e6)
+
+
+@pytest.mark.parametrize("method", ["auto", "messages"])
+def test_messages_correct_the_clocks_and_no_violation_is_left(two_hosts, tmp_path, method):
+    """Judged by the third clock: where it allows the difference of both nodes' to be."""
+    words = [f"stage.clock.method={method}"]
+    made = api.run(
+        two_hosts.run,
+        export=["json", "perfetto"],
+        out=tmp_path / "out",
+        stage=STAGES,
+        overrides=words,
+    )
+    assert made.ledger["stages"]["messages"]["received_before_sent"] == 0
+    assert made.ledger["exports"]["perfetto"]["flows_backwards"] == 0
+    assert made.ledger["exports"]["perfetto"]["flows"] == 2 * MESSAGES
+    rows = {row["host"]: row for row in made.tables["clock_hosts"].to_pylist()}
+    assert all(row["violations_before"] == MESSAGES for row in rows.values())
+    assert all(row["violations_after"] == 0 and row["tied"] for row in rows.values())
+    assert all(row["messages"] == 2 * MESSAGES and row["steps"] == 0 for row in rows.values())
+    ((host, row),) = ((h, r) for h, r in rows.items() if r["reference"] != h)
+    sign = 1 if host == "node1" else -1
+    assert sign * row["offset_ns"] == pytest.approx(0.963e9, abs=2e6)
+    # The wire saw each message between its two times: so do times that were corrected.
+    offsets = {}
+    times = times_of(made)
+    for one, other in OTHER.items():
+        sent = zip(times[one], two_hosts.wire[one], strict=True)
+        received = zip(times[other], two_hosts.wire[other], strict=True)
+        least = max(send - wire for (send, _), wire in sent)
+        most = min(receive - wire for (_, receive), wire in received)
+        offsets[one] = (least + most) / 2
+    assert abs(offsets["node0"] - offsets["node1"]) <= row["bound_ns"]
 
 
 def test_the_wire_shows_what_the_trace_says(two_hosts):

@@ -21,6 +21,7 @@ from sigmatrace.window import Window
 
 EXPORT = ("parquet", "json", "perfetto")
 SKEWED = {"clock_offset_ns": 5_000_000, "clock_drift_ppm": 40.0}
+AS_THEY_ARE = "stage.clock.method=calibration"
 
 
 @pytest.fixture(scope="module", params=["full", "simple"])
@@ -29,7 +30,7 @@ def whole(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("window")
     options = {"mode": request.param, "chunk_records": 32, "hosts": 3, **SKEWED}
     generate(folder / "run", ranks=6, events=9000, **options)
-    made = api.run(folder / "run", export=EXPORT, out=folder / "whole")
+    made = api.run(folder / "run", export=EXPORT, out=folder / "whole", overrides=[AS_THEY_ARE])
     return folder / "run", made
 
 
@@ -52,7 +53,7 @@ WINDOWS = ["0.004s..0.0045s", "..1ms", "5ms..", "0s..1us", "100s..200s", "199999
 @pytest.mark.parametrize("text", WINDOWS)
 def test_a_window_holds_the_records_of_the_whole_run_in_it(whole, tmp_path, text):
     folder, of_all = whole
-    options = {"overrides": [f"window={text}", "partition_mb=1"]}
+    options = {"overrides": [AS_THEY_ARE, f"window={text}", "partition_mb=1"]}
     made = api.run(folder, export=EXPORT, out=tmp_path / "out", **options)
     begin, end = Window.parse("window", text).at(int(of_all.run.facts["base_ns"]))
     for table in ("ops", "completions", "marks"):
@@ -100,7 +101,7 @@ def test_chunks_that_are_not_needed_are_not_read(whole, tmp_path):
     assert damaged > 10 * len(needed) > 0
     outs = []
     for run in (folder, copy):
-        options = {"overrides": [f"window={text}"], "strict": True}
+        options = {"overrides": [AS_THEY_ARE, f"window={text}"], "strict": True}
         outs.append(api.run(run, export=EXPORT, out=tmp_path / f"out{len(outs)}", **options))
     assert outs[1].ledger["capture"]["window"]["chunks_not_read"] == damaged
     assert outs[1].ledger["lossless"] and outs[1].ledger["balanced"]
@@ -113,7 +114,7 @@ def test_chunks_that_are_not_needed_are_not_read(whole, tmp_path):
 
 def test_the_trace_of_a_window_has_counters_of_the_whole_run(whole, tmp_path, trace_processor):
     folder, of_all = whole
-    options = {"overrides": ["window=2ms..3ms"]}
+    options = {"overrides": [AS_THEY_ARE, "window=2ms..3ms"]}
     made = api.run(folder, out=tmp_path / "out", **options)
     tp = trace_processor(made.out / OUTPUT)
     assert tp.problems() == []
@@ -142,9 +143,11 @@ def test_the_trace_of_a_window_has_counters_of_the_whole_run(whole, tmp_path, tr
 
 def test_windows_and_choices_of_the_trace_are_within_each_other(whole, tmp_path):
     folder, _ = whole
-    both = ["window=2ms..3ms", "export.perfetto.window=2.5ms..9s"]
+    both = [AS_THEY_ARE, "window=2ms..3ms", "export.perfetto.window=2.5ms..9s"]
     made = api.run(folder, out=tmp_path / "both", overrides=both).ledger
-    alone = api.run(folder, out=tmp_path / "alone", overrides=["window=2.5ms..3ms"]).ledger
+    alone = api.run(
+        folder, out=tmp_path / "alone", overrides=[AS_THEY_ARE, "window=2.5ms..3ms"]
+    ).ledger
     assert made["balanced"]
     counts = [one["exports"]["perfetto"] for one in (made, alone)]
     assert counts[0]["op_records"] == counts[1]["op_records"] > 0
@@ -158,7 +161,7 @@ def test_a_window_of_a_run_with_gpus(tmp_path, trace_processor):
         f"select quantile_cont(t_ns, [0.3, 0.6]) from '{whole.out}/parquet/ops/*.parquet'"
     ).fetchall()[0][0]
     begin, end = (int(t) for t in times)
-    options = {"overrides": [f"window={begin}..{end}"]}
+    options = {"overrides": [AS_THEY_ARE, f"window={begin}..{end}"]}
     made = api.run(tmp_path / "run", export=EXPORT, out=tmp_path / "out", **options)
     assert [one for one in made.ledger["balance"] if not one["ok"]] == []
     for table in ("ops", "requests", "cqes", "doorbells", "wqes", "kernels"):
@@ -180,7 +183,7 @@ def test_regions_at_the_edges_of_a_window(whole, tmp_path, trace_processor):
     ).fetchall()
     begin = spans[0][1] - 100
     before = sum(first < begin for first, _ in spans)
-    options = {"overrides": [f"window={begin}.."]}
+    options = {"overrides": [AS_THEY_ARE, f"window={begin}.."]}
     made = api.run(folder, out=tmp_path / "out", **options)
     counts = made.ledger["exports"]["perfetto"]
     assert made.ledger["balanced"]
@@ -219,7 +222,9 @@ def test_absolute_and_relative_windows_are_the_same(whole, tmp_path):
     assert abs(base - BASE_NS) < 10_000_000
     texts = ["2ms..3ms", f"{base + 2_000_000}..{base + 3_000_000}"]
     books = [
-        api.run(folder, export="json", out=tmp_path / str(k), overrides=[f"window={text}"]).ledger
+        api.run(
+            folder, export="json", out=tmp_path / str(k), overrides=[AS_THEY_ARE, f"window={text}"]
+        ).ledger
         for k, text in enumerate(texts)
     ]
     assert books[0]["records"] == books[1]["records"]

@@ -45,6 +45,17 @@ def check(traced: Traced) -> None:
         assert wire["requests"] == messages + one_sided
     if traced.mode == "full":
         check_requests(traced)
+    check_clocks(traced)
+
+
+def check_clocks(traced: Traced) -> None:
+    """Nodes' clocks differ by up to a second: where messages show that, none is left that does."""
+    clocks = traced.stage["clock"]["messages"]
+    if "received_before_sent_after" in clocks:
+        assert clocks["received_before_sent"] > clocks["received_before_sent_after"] == 0
+        assert clocks["clocks"] == 2 and not clocks["dropped"]
+    else:
+        assert clocks["beyond_error"] == 0
 
 
 def check_requests(traced: Traced) -> None:

@@ -176,3 +176,17 @@ def test_an_event_table_that_a_stage_adds_is_there_for_later_stages():
     made = plan.make([reader, maker], [exporter({"wqes": {"bytes": "u8"}})])
     assert [one.name for one in made.stages] == ["maker", "a_reader"]
     assert "wqes.{opcode}" in made.text()
+
+
+def test_a_plan_with_another_stage_in_the_place_of_one():
+    from sigmatrace.stages.clock import Clock
+    from sigmatrace.stages.topology import Topology
+
+    made = plan.make([Clock(), Topology()], [exporter({"ops": {"t_ns": "i8"}})])
+    other = Clock("messages")
+    changed = made.with_stage(other)
+    assert [one.name for one in made.stages] == ["clock", "topology"] and made.passes == 1
+    assert changed.stages == (made.stages[1], other) and changed.passes == 2
+    assert changed.exporters == made.exporters
+    with pytest.raises(PipelineError, match=r"clock requires routes"):
+        plan.make([Clock()], made.exporters).with_stage(other)

@@ -190,3 +190,11 @@ def test_a_partition_whose_own_file_is_gone_is_done_again(tmp_path, is_here, str
         sink.finish(3)
     if streams:
         assert (tmp_path / "a").read_bytes() == b"xyz" * 3
+
+
+def test_a_whole_file_is_written_or_refused(tmp_path):
+    module.write_whole(tmp_path / "file", b"first")
+    module.write_whole(tmp_path / "file", b"second")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"file": b"second"}
+    with pytest.raises(OutputError, match="cannot write"):
+        module.write_whole(tmp_path / "nowhere" / "file", b"")
