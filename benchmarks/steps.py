@@ -12,6 +12,7 @@ from typing import Any
 
 METHODS = ("survey", "apply", "summarize", "combine", "combine_all", "resolve", "write", "finish")
 """Of stages and exporters."""
+_BASES = ("sigmatrace.stages.base", "sigmatrace.export.base")
 
 
 class Steps:
@@ -70,5 +71,6 @@ class Steps:
         kinds: set[Any] = {type(one) for one in (*chosen.stages, *chosen.exporters)}
         for kind in kinds:
             for method in METHODS:
-                if method in vars(kind):  # of its own: a stage is asked which it has
+                # Of its own, or of a kind of it: a stage is asked which it has.
+                if getattr(getattr(kind, method, None), "__module__", _BASES[0]) not in _BASES:
                     self.watch(kind, method, f"{kind.name}: {method}")
