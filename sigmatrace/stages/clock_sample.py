@@ -8,6 +8,7 @@ ones ever fewer: the k-th of a stream with a chance of 1/k.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,13 +20,16 @@ from sigmatrace.schema import NO_GROUP, Fate
 from sigmatrace.stages.channels import Channels
 from sigmatrace.stages.match_order import restored
 from sigmatrace.stages.skew_lines import Messages
-from sigmatrace.trace_format import OP_CLASS, Op, Schema
+from sigmatrace.trace_format import OP_CLASS, Op, OpClass, OpFlag, Schema
 
 Ints = NDArray[np.int64]
 
 PAIR_QUOTA = 256
 """So many messages of a pair of clocks are taken in any case, if there is room for as many."""
 _SURE = 1 << 32
+_SEEN = _SURE // 256, 8 * _SURE
+"""Of how many places in streams a sample of few looks at least: of all; of the k-th ones, by k."""
+_UNSURE = np.uint8(OpFlag.ORDER_UNCERTAIN | OpFlag.FAILED)
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,11 @@ class Rule:
         counts = run.column("chunks", "count")[run.column("chunks", "schema") == Schema.OP]
         share = min(1.0, ends / max(int(counts.sum()), 1))
         return cls(np.full(src.size + 1, round(share * _SURE), np.uint64), quota)
+
+    @functools.cached_property
+    def seen(self) -> tuple[int, int]:
+        """Which places in streams are looked at for a sample of few, as ``candidates_kernel``."""
+        return max(_SEEN[0], int(self.limit.max())), max(_SEEN[1], int(self.quota.max()))
 
     @property
     def is_empty(self) -> bool:
@@ -111,6 +120,36 @@ class Sample:
         return cls(flow, t_tsc, proc, op == Op.RECV)
 
     @classmethod
+    def of_few(cls, part: Partition, rule: Rule) -> Sample:
+        """Return one of a partition that costs least, and that tells no more than causality.
+
+        Places in streams are chosen first, then messages at these. Arrivals are taken in the
+        order in which they completed, of which the k-th one cannot have been before the k-th
+        send either; how long a message took it does not tell. It is not that of ``of``.
+        """
+        if rule.is_empty or part.tables["ops"].num_rows == 0:
+            return cls.none()
+        row = _candidates(part.column("ops", "ordinal"), *rule.seen)
+        own = np.minimum(part.column("ops", "channel")[row], np.uint32(rule.quota.size - 1))
+        usable = rule.quota[own] > 0
+        row, own = row[usable], own[usable]
+        op, flags, place = (part.column("ops", name)[row] for name in ("op", "flags", "ordinal"))
+        group = part.run.column("routes", "group")[own].astype(np.uint64)
+        flow = (group + np.uint64(1)) << np.uint64(32) | place
+        mixed = flow * np.uint64(0x9E3779B97F4A7C15)
+        mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(0xBF58476D1CE4E5B9)
+        part_of_all, first_of_all = rule.seen
+        seen = np.maximum(part_of_all, np.minimum(first_of_all / (place + 1.0), _SURE))
+        wanted = np.maximum(rule.limit[own], rule.quota[own] / (place + 1.0))
+        # What is left to chance once the place is chosen, so that all in all it is the rule's.
+        taken = (mixed >> np.uint64(32)) * seen < wanted * _SURE
+        kind = OP_CLASS[op]
+        taken &= (kind == OpClass.SEND) | (kind == OpClass.RECV)
+        taken &= flags & _UNSURE == 0
+        t_tsc, proc = (part.column("ops", name)[row[taken]] for name in ("t_tsc", "proc"))
+        return cls(flow[taken], t_tsc, proc, op[taken] == Op.RECV)
+
+    @classmethod
     def joined(cls, samples: Sequence[Sample]) -> Sample:
         """Return all of one or more."""
         names = ("flow", "t_tsc", "proc", "is_receive")
@@ -135,6 +174,15 @@ def messages_of(sample: Sample, t_ns: Ints, clock_of_proc: NDArray[np.int32]) ->
     between = clock[send] != clock[receive]
     send, receive = send[between], receive[between]
     return Messages(clock[send], clock[receive], t_ns[send], t_ns[receive])
+
+
+def _candidates(ordinal: NDArray[np.uint32], limit: int, quota: int) -> Ints:
+    """Return the rows of places that are looked at, by ``Rule.seen``."""
+    from sigmatrace.stages.kernels.clock_sample import candidates_kernel
+
+    chosen = np.empty(ordinal.size, bool)
+    candidates_kernel(ordinal, np.uint64(limit), np.uint64(quota), chosen.view(np.uint8))
+    return np.flatnonzero(chosen)
 
 
 def _chosen(

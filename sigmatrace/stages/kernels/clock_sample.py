@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import int64, types, uint32
+from numba import int64, types, uint32, uint64, void
 
 from sigmatrace.kernel import I8W, U1R, U1W, U4R, U4W, U8R, U8W, kernel
 
@@ -84,3 +84,23 @@ def sample_kernel(
             out_flow[count] = flow
             count += 1
     return count, inverted
+
+
+@kernel(void(U4R, uint64, uint64, U1W))
+def candidates_kernel(ordinal, limit, quota, out_chosen):
+    """Choose places in streams, the same ones of all streams.
+
+    Args:
+        ordinal: ``(n,)`` u4, place in the stream, modulo 2^32.
+        limit: Of all places about ``limit / 2^32`` are chosen.
+        quota: Beside these, of the k-th ones about ``quota / (2^32 * k)``.
+        out_chosen: ``(n,)`` u1, output: 1 where a hash of the place says so, else 0.
+
+    Any order. Complexity O(n), several rows at a time.
+    """
+    for i in range(ordinal.size):
+        mixed = np.uint32(ordinal[i] * np.uint32(0x9E3779B1))
+        mixed = np.uint32((mixed ^ (mixed >> np.uint32(15))) * np.uint32(0x85EBCA77))
+        wide = np.uint64(mixed ^ (mixed >> np.uint32(13)))
+        near = wide * (np.uint64(ordinal[i]) + np.uint64(1)) < quota
+        out_chosen[i] = np.uint8(near) | np.uint8(wide < limit)

@@ -12,6 +12,7 @@ from sigmatrace.trace_format import Dir, Layer, Op, OpFlag, Schema
 from tests.factories import make_partition, make_run, make_table
 
 EVERYTHING = 1 << 30
+KINDS = pytest.mark.parametrize("sample_of", [Sample.of, Sample.of_few])
 CLOCKS = np.array([0, 0, 1, 2], np.int32)  # of processes 0 to 3
 
 
@@ -45,10 +46,11 @@ def both_ends(channel, count, flags=0):
     return [*sends, *((channel + 1, Op.RECV, k, k, flags) for k in range(count))]
 
 
-def test_all_messages_between_clocks_are_taken_where_there_is_room():
+@KINDS
+def test_all_messages_between_clocks_are_taken_where_there_is_room(sample_of):
     run = run_of([(0, 2), (0, 1), (3, 2)])
     part = part_of(run, [row for channel in (0, 2, 4) for row in both_ends(channel, 20)])
-    sample = Sample.of(part, Rule.of(run, CLOCKS, EVERYTHING))
+    sample = sample_of(part, Rule.of(run, CLOCKS, EVERYTHING))
     flow = Match().apply(part, None).column("ops", "flow")
     chosen = np.flatnonzero(np.isin(part.column("ops", "channel"), (0, 1, 4, 5)))
     assert sample.flow.tolist() == flow[chosen].tolist()
@@ -59,6 +61,7 @@ def test_all_messages_between_clocks_are_taken_where_there_is_room():
     assert (messages.receive_ns - messages.send_ns == 20).all()
 
 
+@KINDS
 @pytest.mark.parametrize(
     "route",
     [
@@ -70,20 +73,21 @@ def test_all_messages_between_clocks_are_taken_where_there_is_room():
         {"dst_proc": 1},
     ],
 )
-def test_what_is_not_to_be_trusted_is_not_taken(route):
+def test_what_is_not_to_be_trusted_is_not_taken(sample_of, route):
     run = run_of([(0, 2, route)])
     rule = Rule.of(run, CLOCKS, EVERYTHING)
     assert rule.is_empty
-    assert Sample.of(part_of(run, both_ends(0, 5)), rule).flow.size == 0
+    assert sample_of(part_of(run, both_ends(0, 5)), rule).flow.size == 0
 
 
+@KINDS
 @pytest.mark.parametrize("flag", [OpFlag.FAILED, OpFlag.ORDER_UNCERTAIN])
-def test_single_messages_that_are_not_sure_are_not_taken(flag):
+def test_single_messages_that_are_not_sure_are_not_taken(sample_of, flag):
     run = run_of([(0, 2)])
     rule = Rule.of(run, CLOCKS, EVERYTHING)
-    assert Sample.of(part_of(run, both_ends(0, 5, flag)), rule).flow.size == 0
+    assert sample_of(part_of(run, both_ends(0, 5, flag)), rule).flow.size == 0
     others = [(0, Op.PUT, 0, 0, 0), (0, Op.FLUSH, 1, 0, 0), (0, Op.PUT_DATA, 2, 0, 0)]
-    assert Sample.of(part_of(run, others), rule).flow.size == 1
+    assert sample_of(part_of(run, others), rule).flow.size == 1
 
 
 def test_arrivals_are_taken_in_the_order_of_posting():
@@ -97,9 +101,10 @@ def test_arrivals_are_taken_in_the_order_of_posting():
     assert sample.flow[8] == sample.flow[3]
 
 
+@KINDS
 @settings(max_examples=25, deadline=None, database=None)
 @given(st.integers(1, 6), st.integers(0, 400), st.integers(64, 4096), st.integers(0, 2**31))
-def test_both_ends_decide_alike_wherever_they_lie(streams, count, ends, seed):
+def test_both_ends_decide_alike_wherever_they_lie(sample_of, streams, count, ends, seed):
     pairs = [(0, 2), (2, 0), (3, 0), (1, 3), (0, 2), (0, 3)][:streams]
     run = run_of(pairs, messages=2 * streams * count)
     rule = Rule.of(run, CLOCKS, ends)
@@ -109,8 +114,8 @@ def test_both_ends_decide_alike_wherever_they_lie(streams, count, ends, seed):
     pieces = [rows[a:b] for a, b in zip([0, *cut], [*cut, len(rows)], strict=True)]
     sample = Sample.none()
     for piece in pieces:
-        sample = Sample.joined([sample, Sample.of(part_of(run, piece), rule)])
-    whole = Sample.of(part_of(run, rows), rule)
+        sample = Sample.joined([sample, sample_of(part_of(run, piece), rule)])
+    whole = sample_of(part_of(run, rows), rule)
     assert sorted(sample.flow) == sorted(whole.flow)
     send, receive = sample.pairs()
     assert send.size == receive.size == sample.flow.size / 2
@@ -118,7 +123,8 @@ def test_both_ends_decide_alike_wherever_they_lie(streams, count, ends, seed):
     assert not sample.is_receive[send].any() and sample.is_receive[receive].all()
 
 
-def test_the_size_is_about_what_was_asked_for_and_sparse_pairs_are_kept():
+@KINDS
+def test_the_size_is_about_what_was_asked_for_and_sparse_pairs_are_kept(sample_of):
     count, few, ends = 200_000, 12, 20_000
     run = run_of([(0, 2), (3, 0)], messages=2 * (count + few))
     rule = Rule.of(run, CLOCKS, ends)
@@ -132,7 +138,7 @@ def test_the_size_is_about_what_was_asked_for_and_sparse_pairs_are_kept():
             "proc": np.repeat([0, 2, 3, 0], [count, count, few, few]),
         }
     )
-    sample = Sample.of(type(part)(0, part.tables, frozenset(), run), rule)
+    sample = sample_of(type(part)(0, part.tables, frozenset(), run), rule)
     of_few = (sample.flow >> np.uint64(32)) == 2
     assert of_few.sum() == 2 * few  # all of them
     assert ends * 0.8 < sample.flow.size < ends * 1.5
@@ -149,8 +155,40 @@ def test_flows_that_begin_anew_are_left_out():
     assert (send.tolist(), receive.tolist()) == ([3], [4])
 
 
-def test_without_operations_or_routes_nothing_is_taken():
+@KINDS
+def test_without_operations_or_routes_nothing_is_taken(sample_of):
     run = run_of([(0, 2)])
     rule = Rule.of(run, CLOCKS, EVERYTHING)
-    assert Sample.of(part_of(run, []), rule).flow.size == 0
+    assert sample_of(part_of(run, []), rule).flow.size == 0
     assert Rule.of(make_run(processes=[{}]), CLOCKS[:1], EVERYTHING).is_empty
+
+
+def test_a_sample_of_few_of_many_short_streams_is_not_of_all_or_none_of_them():
+    streams, each, ends = 4000, 30, 4096
+    run = run_of([(0, 2)] * streams, messages=2 * streams * each)
+    rule = Rule.of(run, CLOCKS, ends)
+    channel = np.repeat(np.arange(2 * streams), each)
+    part = make_partition(
+        ops={
+            "channel": channel,
+            "op": np.where(channel % 2, Op.RECV, Op.SEND),
+            "ordinal": np.tile(np.arange(each), 2 * streams),
+            "aux": np.tile(np.arange(each), 2 * streams),
+            "proc": np.where(channel % 2, 2, 0),
+        }
+    )
+    sample = Sample.of_few(type(part)(0, part.tables, frozenset(), run), rule)
+    send, receive = sample.pairs()
+    assert send.size == receive.size == sample.flow.size / 2
+    assert 256 < sample.flow.size < 3 * ends
+    assert np.unique(sample.flow >> np.uint64(32)).size > 100
+
+
+def test_a_sample_of_few_takes_arrivals_as_they_completed():
+    run = run_of([(0, 2)])
+    rows = both_ends(0, 6)
+    rows[8], rows[9] = (1, Op.RECV, 2, 3, 0), (1, Op.RECV, 3, 2, 0)
+    sample = Sample.of_few(part_of(run, rows), Rule.of(run, CLOCKS, EVERYTHING))
+    send, receive = sample.pairs()
+    assert (np.diff(sample.t_tsc[receive].astype(np.int64)) == 1).all()
+    assert send.size == 6
