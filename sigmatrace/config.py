@@ -310,6 +310,6 @@ def _check_node(at: str, node: Any) -> None:
     for key in map(str, node):
         if known is not None and key not in known:
             shown = [name for name in known if not name.startswith("_") and name != "kind"]
-            raise ConfigError(f"unknown option '{at}.{key}'", suggest(key, shown))
+            raise ConfigError(f"unknown option '{at}.{key}'", suggest(key, shown, at))
         if OmegaConf.is_missing(node, key):
             raise ConfigError(f"{at}.{key} has no value", f"add {at}.{key}=...")

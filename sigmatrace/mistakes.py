@@ -87,4 +87,4 @@ def _unknown_key(error: ConfigKeyError | ConfigAttributeError) -> ConfigError:
             f"add {name} to {group}=[...]",
         )
     shown = [key for key in known if key not in ("_target_", "kind", "hydra")]
-    return ConfigError(f"unknown option {at!r}", suggest(name, shown))
+    return ConfigError(f"unknown option {at!r}", suggest(name, shown, group))

@@ -46,7 +46,7 @@ def test_it_runs_and_its_column_is_right(small, word):
 def test_its_options_are_checked(small):
     done = run(small, f"--config-dir={EXAMPLE}/conf", "+stage.burst.gap=1")
     assert done.returncode == 2
-    assert "unknown option 'stage.burst.gap': did you mean 'gap_ns'" in done.stderr
+    assert "unknown option 'stage.burst.gap': did you mean 'stage.burst.gap_ns'" in done.stderr
 
 
 def test_processes_can_run_it(small):
