@@ -249,6 +249,7 @@ def check(config: DictConfig) -> Settings:
             raise ConfigError(f"unknown option {option!r}", hint)
     if not config.plan and OmegaConf.is_missing(config, "run"):
         raise ConfigError("no run folder is given", "add run=DIR, the folder of the trace files")
+    _check_packages(config)
     for at in ("cluster", "validate", *(f"stage.{name}" for name in config.stage)):
         _check_node(at, OmegaConf.select(config, at))
     for name in config.export:
@@ -299,6 +300,16 @@ def _window(text: str | None, stages: Iterable[str]) -> Window | None:
     if "clock" not in stages:
         raise ConfigError("window= needs times of events", "add clock to stage=[...]")
     return Window.parse("window", text)
+
+
+def _check_packages(config: DictConfig) -> None:
+    """Refuse a user's own file whose keys, without its first line, are those of the whole group."""
+    for group in ("stage", "export"):
+        if "_target_" in config[group]:
+            raise ConfigError(
+                f"{group}={config[group]._target_}: the YAML file of this class has no package",
+                f"its first line must be '# @package {group}.NAME', NAME that of the file",
+            )
 
 
 def _check_node(at: str, node: Any) -> None:

@@ -197,6 +197,19 @@ def test_lists_of_the_time_line_may_be_in_brackets():
     assert exporter._choice.ranks == ((0, 0), (1, 3))
 
 
+@pytest.mark.parametrize("group", ["stage", "export"])
+def test_a_file_without_its_package_is_told(group, tmp_path):
+    (tmp_path / group).mkdir()
+    (tmp_path / group / "large.yaml").write_text("_target_: large.Large\nminimum_bytes: 5\n")
+    words = ["run=x", f"hydra.searchpath=[{tmp_path}]", f"{group}=[large]"]
+    with pytest.raises(ConfigError, match=f"first line must be '# @package {group}.NAME'"):
+        compose(words)
+    text = (tmp_path / group / "large.yaml").read_text()
+    (tmp_path / group / "large.yaml").write_text(f"# @package {group}.large\n{text}")
+    made = compose(words)
+    assert getattr(made, group) == {"large": {"_target_": "large.Large", "minimum_bytes": 5}}
+
+
 def test_an_option_written_as_a_flag_is_understood():
     with pytest.raises(ConfigError, match=r"options are KEY=VALUE: export=json$"):
         compose(["--export", "json"])
