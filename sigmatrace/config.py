@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 import sigmatrace
 from sigmatrace.config_batch import CondorConfig, QueueConfig
-from sigmatrace.errors import ConfigError
+from sigmatrace.errors import ConfigError, RunNotFoundError
 from sigmatrace.settings import Settings, load, suggest
 from sigmatrace.window import Window
 
@@ -238,6 +238,7 @@ def check(config: DictConfig) -> Settings:
 
     Raises:
         ConfigError: A key is unknown, a required one is missing, or a value is impossible.
+        RunNotFoundError: ``run`` names several folders.
     """
     known = [item.name for item in fields(Config)]
     for key in map(str, config):
@@ -265,7 +266,7 @@ def check(config: DictConfig) -> Settings:
         raise ConfigError("run= is empty", "give the folder of the trace files")
     if out == "":
         raise ConfigError("out= is empty", "give a folder, or leave it out")
-    base = Path(run).resolve()
+    base = _one_run(run)
     place = Path(str(out)).resolve() if out is not None else base / "sigmatrace-out"
     window = _window(options["window"], options["stage"])
     others = {key: options[key] for key in known if key not in ("run", "out", "window")}
@@ -300,6 +301,15 @@ def _window(text: str | None, stages: Iterable[str]) -> Window | None:
     if "clock" not in stages:
         raise ConfigError("window= needs times of events", "add clock to stage=[...]")
     return Window.parse("window", text)
+
+
+def _one_run(run: str) -> Path:
+    path, parts = Path(run).resolve(), run.split(",")
+    if len(parts) > 1 and not path.exists() and all(Path(part).is_dir() for part in parts):
+        raise RunNotFoundError(
+            f"run folder {run} does not exist", "for several runs add --multirun"
+        )
+    return path
 
 
 def _check_packages(config: DictConfig) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sigmatrace import config
 from sigmatrace.compose import compose
-from sigmatrace.errors import ConfigError
+from sigmatrace.errors import ConfigError, RunNotFoundError
 from sigmatrace.export.base import Exporter
 from sigmatrace.settings import build
 from sigmatrace.stages.base import Exchange, Stage
@@ -195,6 +195,19 @@ def test_lists_of_the_time_line_may_be_in_brackets():
     made = compose(["run=x", "export=perfetto", "export.perfetto.ranks=[0,1-3]"])
     (exporter,) = build("export", made.export, (Exporter,))
     assert exporter._choice.ranks == ((0, 0), (1, 3))
+
+
+def test_several_runs_need_a_multirun(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    for word in ("a,b", f"{tmp_path}/a,b"):
+        with pytest.raises(RunNotFoundError, match="for several runs add --multirun") as raised:
+            compose([f"run={word}"])
+        assert raised.value.exit_code == 3
+    assert compose(["run=a,c"]).run == tmp_path / "a,c"
+    (tmp_path / "a,b").mkdir()
+    assert compose(["run=a,b"]).run == tmp_path / "a,b"
 
 
 @pytest.mark.parametrize("group", ["stage", "export"])
