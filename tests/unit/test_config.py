@@ -7,10 +7,11 @@ from operator import attrgetter
 
 import pytest
 import yaml
+from hydra.errors import MissingConfigException
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sigmatrace import config
+from sigmatrace import config, mistakes
 from sigmatrace.compose import compose
 from sigmatrace.errors import ConfigError, RunNotFoundError
 from sigmatrace.export.base import Exporter
@@ -221,6 +222,16 @@ def test_a_file_without_its_package_is_told(group, tmp_path):
     (tmp_path / group / "large.yaml").write_text(f"# @package {group}.large\n{text}")
     made = compose(words)
     assert getattr(made, group) == {"large": {"_target_": "large.Large", "minimum_bytes": 5}}
+
+
+@pytest.mark.parametrize("name", ["submitit_local", "submitit_slurm"])
+def test_a_launcher_that_is_not_installed_says_what_installs_it(name):
+    error = MissingConfigException("", f"hydra/launcher/{name}", ["basic"])
+    said = str(mistakes.explain(error))
+    assert said.startswith(f"hydra/launcher={name} needs hydra-submitit-launcher, which is not")
+    assert "pip install '.[cluster]'" in said
+    error = MissingConfigException("", "hydra/launcher/basc", ["basic"])
+    assert "did you mean 'basic'" in str(mistakes.explain(error))
 
 
 def test_an_option_written_as_a_flag_is_understood():
