@@ -250,6 +250,11 @@ def test_the_flags_that_are_suggested_are_those_of_the_help():
     assert flags[0] == flags[1] and len(flags[0]) == 7
 
 
+def test_the_help_names_all_values_of_resume():
+    shown = TEXT.partition("  resume=")[2].partition("  strict=")[0]
+    assert all(re.search(rf"\b{value}\b", shown) for value in config.RESUMES)
+
+
 def test_run_is_needed_but_not_for_the_plan():
     with pytest.raises(ConfigError, match="no run folder is given"):
         compose(["export=json"])
