@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks import runs
+from benchmarks import machine, runs
 from benchmarks.steps import Steps
 
 
@@ -41,6 +41,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("overrides", nargs="*", help="options of the pipeline")
     options = parser.parse_args()
+    print(f"cost by step; {machine.describe()}", flush=True)
     with tempfile.TemporaryDirectory(prefix="sigmatrace-cost-") as name:
         folder = options.run
         if folder is None:

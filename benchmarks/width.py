@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from benchmarks import measure, runs
+from benchmarks import machine, measure, runs
 from benchmarks.steps import Steps
 
 EVENTS_OF_A_CHANNEL = 4
@@ -39,6 +39,7 @@ def main() -> None:
     if options.measure:
         print(json.dumps(inside(*options.measure)))
         return
+    print(f"width; {machine.describe()}", flush=True)
     shapes: list[dict[str, Any]] = [
         {"ranks": n, "events": n * options.events} for n in options.files
     ]

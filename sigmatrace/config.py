@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 import sigmatrace
 from sigmatrace.config_batch import CondorConfig, QueueConfig
-from sigmatrace.errors import ConfigError
+from sigmatrace.errors import ConfigError, RunNotFoundError
 from sigmatrace.settings import Settings, load, suggest
 from sigmatrace.window import Window
 
@@ -251,6 +251,7 @@ def check(config: DictConfig) -> Settings:
 
     Raises:
         ConfigError: A key is unknown, a required one is missing, or a value is impossible.
+        RunNotFoundError: ``run`` names several folders.
     """
     known = [item.name for item in fields(Config)]
     for key in map(str, config):
@@ -262,6 +263,7 @@ def check(config: DictConfig) -> Settings:
             raise ConfigError(f"unknown option {option!r}", hint)
     if not config.plan and OmegaConf.is_missing(config, "run"):
         raise ConfigError("no run folder is given", "add run=DIR, the folder of the trace files")
+    _check_packages(config)
     for at in ("cluster", "validate", *(f"stage.{name}" for name in config.stage)):
         _check_node(at, OmegaConf.select(config, at))
     for name in config.export:
@@ -277,7 +279,7 @@ def check(config: DictConfig) -> Settings:
         raise ConfigError("run= is empty", "give the folder of the trace files")
     if out == "":
         raise ConfigError("out= is empty", "give a folder, or leave it out")
-    base = Path(run).resolve()
+    base = _one_run(run)
     place = Path(str(out)).resolve() if out is not None else base / "sigmatrace-out"
     window = _window(options["window"], options["stage"])
     others = {key: options[key] for key in known if key not in ("run", "out", "window")}
@@ -315,6 +317,25 @@ def _window(text: str | None, stages: Iterable[str]) -> Window | None:
     return Window.parse("window", text)
 
 
+def _one_run(run: str) -> Path:
+    path, parts = Path(run).resolve(), run.split(",")
+    if len(parts) > 1 and not path.exists() and all(Path(part).is_dir() for part in parts):
+        raise RunNotFoundError(
+            f"run folder {run} does not exist", "for several runs add --multirun"
+        )
+    return path
+
+
+def _check_packages(config: DictConfig) -> None:
+    """Refuse a user's own file whose keys, without its first line, are those of the whole group."""
+    for group in ("stage", "export"):
+        if "_target_" in config[group]:
+            raise ConfigError(
+                f"{group}={config[group]._target_}: the YAML file of this class has no package",
+                f"its first line must be '# @package {group}.NAME', NAME that of the file",
+            )
+
+
 def _check_node(at: str, node: Any) -> None:
     """Refuse keys that the node's schema does not have, and required keys without a value."""
     if not isinstance(node, DictConfig):
@@ -324,6 +345,6 @@ def _check_node(at: str, node: Any) -> None:
     for key in map(str, node):
         if known is not None and key not in known:
             shown = [name for name in known if not name.startswith("_") and name != "kind"]
-            raise ConfigError(f"unknown option '{at}.{key}'", suggest(key, shown))
+            raise ConfigError(f"unknown option '{at}.{key}'", suggest(key, shown, at))
         if OmegaConf.is_missing(node, key):
             raise ConfigError(f"{at}.{key} has no value", f"add {at}.{key}=...")

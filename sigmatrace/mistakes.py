@@ -22,6 +22,8 @@ from sigmatrace.settings import suggest
 
 OF_HYDRA = (HydraException, OmegaConfBaseException, MarkedYAMLError)
 """What Hydra raises where an option or a configuration file is wrong."""
+SUBMITIT = ("hydra/launcher/submitit_local", "hydra/launcher/submitit_slurm")
+"""Launchers of the extra ``cluster``: unknown to Hydra only where it is not installed."""
 
 
 def explain(error: Exception, folders: Sequence[Path] = ()) -> SigmaTraceError:
@@ -72,6 +74,11 @@ def _unknown_choice(error: MissingConfigException, folders: Sequence[Path]) -> C
     group, _, name = (error.missing_cfg_file or "").rpartition("/")
     if not group:
         return ConfigError(_first(error))
+    if error.missing_cfg_file in SUBMITIT:
+        return ConfigError(
+            f"{group}={name} needs hydra-submitit-launcher, which is not installed",
+            "pip install '.[cluster]' in a checkout of sigmatrace",
+        )
     known = config.choices(group, folders) or error.options or []
     return ConfigError(f"unknown {group} {name!r}", suggest(name, known))
 
@@ -87,4 +94,4 @@ def _unknown_key(error: ConfigKeyError | ConfigAttributeError) -> ConfigError:
             f"add {name} to {group}=[...]",
         )
     shown = [key for key in known if key not in ("_target_", "kind", "hydra")]
-    return ConfigError(f"unknown option {at!r}", suggest(name, shown))
+    return ConfigError(f"unknown option {at!r}", suggest(name, shown, group))

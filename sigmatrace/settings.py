@@ -47,14 +47,23 @@ class Settings:
     options: Mapping[str, Any]
 
 
-def suggest(word: str, known: Iterable[str]) -> str:
-    """Return what a user may have meant, as a hint."""
+def suggest(word: str, known: Iterable[str], below: str = "") -> str:
+    """Return what a user may have meant, as a hint.
+
+    Args:
+        word: What was written.
+        known: What there is.
+        below: The group of options that it is in, "" if none.
+    """
     names = list(known)
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     if not names:
         return "it has no options"
     listed = f"known: {', '.join(sorted(names))}"
-    return f"did you mean {close[0]!r}? ({listed})" if close else listed
+    if not close:
+        return listed
+    meant = f"{below}.{close[0]}" if below else close[0]
+    return f"did you mean {meant!r}? ({listed})"
 
 
 def build(kind: str, chosen: Mapping[str, Mapping[str, Any]], bases: tuple[type, ...]) -> list[Any]:
@@ -76,7 +85,8 @@ def build(kind: str, chosen: Mapping[str, Mapping[str, Any]], bases: tuple[type,
         known = [key for key in inspect.signature(cls).parameters if key not in ("args", "kwargs")]
         for key in given:
             if key not in known:
-                raise ConfigError(f"unknown option '{kind}.{name}.{key}'", suggest(key, known))
+                at = f"{kind}.{name}"
+                raise ConfigError(f"unknown option '{at}.{key}'", suggest(key, known, at))
         try:
             made.append(cls(**given))
         except (TypeError, ValueError) as error:

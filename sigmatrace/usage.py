@@ -20,8 +20,8 @@ Options
   preset=NAME          summary (json, csv), everything (all exporters), analysis (who waited
                        for whom, what is uneven: json, parquet)
   overwrite=true       replace an output that is already there
-  resume=none          do not go on where a run was killed; resume=any: also where one of another
-                       host was, which must not be alive any more
+  resume=own           go on where a killed run of this host was (default); any: also where one
+                       of another host was, which must not be alive any more; none: begin anew
   strict=true          any lost or damaged data, or a file without an end, is an error
   window=BEGIN..END    read this time alone, as in 10s..12.5s after the run's zero
   export.perfetto.X=   what the time line shows: window, ranks, qps, ops, budget_mb, split

@@ -72,7 +72,9 @@ class Split:
         mine = np.ones(rank.size, bool) if chosen.procs is None else chosen.procs
         group = np.where(rank < 0, -1, rank // self.step)
         numbers = np.unique(group[mine]).tolist()
-        _refuse_many(len(numbers))
+        if len(numbers) > FILES_MAX:
+            least = _least_step(np.unique(rank[mine]), self.step)
+            raise _too_many(len(numbers), f"ranks:{least} would fit")
         digits = len(str(rank.max(initial=0)))
         for number in numbers:
             procs = mine & (group == number)
@@ -89,7 +91,8 @@ class Split:
         end = min(int(last.max(initial=-EVER_NS)) + 1, chosen.end_ns, limits[1])
         begin = base_ns + (begin - base_ns) // self.step * self.step
         starts = range(begin, max(end, begin + 1), self.step)
-        _refuse_many(len(starts))
+        if len(starts) > FILES_MAX:
+            raise _too_many(len(starts), "split less finely")
         decimals = len(f"{self.step % _SECOND_NS:09}".rstrip("0"))
         widest = Decimal(starts[-1] + self.step - base_ns) / _SECOND_NS
         digits = len(f"{widest:.{decimals}f}")
@@ -106,12 +109,16 @@ def _count(text: str) -> int | None:
     return int(text) if re.fullmatch(r"[1-9]\d*", text) else None
 
 
-def _refuse_many(files: int) -> None:
-    if files > FILES_MAX:
-        raise ConfigError(
-            f"export.perfetto.split makes {files} files, {FILES_MAX} are the most",
-            "split less finely",
-        )
+def _least_step(ranks: np.ndarray, step: int) -> int:
+    """Return the next larger step by which there are no more files than there may be."""
+    while np.unique(np.where(ranks < 0, -1, ranks // step)).size > FILES_MAX:
+        step += 1
+    return step
+
+
+def _too_many(files: int, hint: str) -> ConfigError:
+    what = f"export.perfetto.split makes {files} files, {FILES_MAX} are the most"
+    return ConfigError(what, hint)
 
 
 class SplitExporter(Exporter):

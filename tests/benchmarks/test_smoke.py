@@ -9,7 +9,11 @@ import time
 
 import pytest
 
+from benchmarks.__main__ import NAMES
 from benchmarks.steps import Steps
+
+HEAD = r"^.+; (\d{4})-\d\d-\d\d \d\d:\d\d UTC, .+ cores, Linux [\d.]+, load [\d.]+$"
+"""What stands above each table: date, machine and load."""
 
 
 def printed(*words: str) -> str:
@@ -27,9 +31,22 @@ def values(text: str, pattern: str) -> list[float]:
     return found
 
 
+def test_help_lists_all_with_a_line_each() -> None:
+    text = printed("--help")
+    assert text.startswith("usage: ")
+    assert re.findall(r"^  (\w+) +\w.+$", text, re.MULTILINE) == list(NAMES)
+
+
+def test_help_of_one_is_its_own_alone() -> None:
+    text = printed("width", "--help")
+    assert text.startswith("usage: ") and "--files" in text
+    assert not re.search(r"^\d+ s$", text, re.MULTILINE)
+
+
 def test_stage_cost_knows_all_steps() -> None:
     options = ("--ranks", "3", "--events", "6000", "--mode", "full", "--export", "perfetto")
     text = printed("stage_cost", *options)
+    assert values(text, HEAD)[0] >= 2026
     assert values(text, r"^(\d+) events; ns of CPU")[0] > 6000  # completions are events, too
     for step in (
         "index of files", "index, merged", "partitions", "account", "read: the rest",
@@ -44,6 +61,7 @@ def test_stage_cost_knows_all_steps() -> None:
 
 def test_width_has_the_peak_of_its_own_process() -> None:
     text = printed("width", "--files", "3", "--events", "100", "--all", "4")
+    assert len(values(text, HEAD)) == 1  # not another one of the process that is measured
     assert values(text, r"^(\d+) files, 300 operations") == [3]
     assert values(text, r"^4 files, (\d+) operations") == [48]
     assert all(30 < peak < 600 for peak in values(text, r"peak (\d+) MB; \d+ tasks$"))

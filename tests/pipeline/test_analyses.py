@@ -262,7 +262,7 @@ def test_aggregates_are_in_the_matrix_and_in_no_slot(tmp_path: Path) -> None:
 
 
 def test_one_stage_brings_in_what_it_needs(tmp_path: Path) -> None:
-    plan = api.plan(api.compose([f"run={tmp_path}", "stage=[imbalance]", "export=csv"])).text()
+    plan = api.plan(api.compose([f"run={tmp_path}/run", "stage=[imbalance]", "export=csv"])).text()
     for name in ("clock", "topology", "traffic", "communication", "imbalance"):
         assert f"stage      {name:12} " in plan
     assert plan.count("from tables, in the end") == 2 and "passes over event bytes: 1" in plan

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +14,8 @@ import numpy as np
 import pytest
 
 EXAMPLE = Path(__file__).parents[2] / "examples/custom_stage"
+FILES = {"python": "large.py", "yaml": "conf/stage/large_messages.yaml"}
+"""Of the stage that docs/stages.md shows: what the page's first block of a kind is."""
 STAGES = "stage=[clock,topology,match,traffic,burst]"
 
 
@@ -46,7 +50,7 @@ def test_it_runs_and_its_column_is_right(small, word):
 def test_its_options_are_checked(small):
     done = run(small, f"--config-dir={EXAMPLE}/conf", "+stage.burst.gap=1")
     assert done.returncode == 2
-    assert "unknown option 'stage.burst.gap': did you mean 'gap_ns'" in done.stderr
+    assert "unknown option 'stage.burst.gap': did you mean 'stage.burst.gap_ns'" in done.stderr
 
 
 def test_processes_can_run_it(small):
@@ -68,3 +72,22 @@ def test_without_its_folder_it_is_unknown(small):
     done = run(small)
     assert done.returncode == 2
     assert "unknown stage 'burst'" in done.stderr
+
+
+def test_the_stage_of_the_documentation_runs_as_it_says(small, tmp_path):
+    text = (EXAMPLE.parents[1] / "docs/stages.md").read_text()
+    shown = {kind: re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL) for kind in FILES}
+    for kind, path in FILES.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(shown[kind][0])
+    (command,) = re.findall(r"^ {4}PYTHONPATH=\. sigmatrace-pipeline run=DIR (.+)$", text, re.M)
+    done = subprocess.run(
+        [sys.executable, "-m", "sigmatrace", f"run={small}", *shlex.split(command)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    tables = small / "sigmatrace-out/parquet"
+    counted = duckdb.sql(f"select count from '{tables}/large_messages.parquet'").fetchall()
+    right = f"select count(*) from '{tables}/ops/*.parquet' where size_bytes >= 65536"
+    assert counted == duckdb.sql(right).fetchall() != [(0,)]

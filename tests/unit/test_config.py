@@ -7,12 +7,13 @@ from operator import attrgetter
 
 import pytest
 import yaml
+from hydra.errors import MissingConfigException
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sigmatrace import config
+from sigmatrace import config, mistakes
 from sigmatrace.compose import compose
-from sigmatrace.errors import ConfigError
+from sigmatrace.errors import ConfigError, RunNotFoundError
 from sigmatrace.export.base import Exporter
 from sigmatrace.settings import build
 from sigmatrace.stages.base import Exchange, Stage
@@ -159,12 +160,14 @@ def test_home_is_expanded(monkeypatch):
         ("stage=[clok]", "unknown stage 'clok': did you mean 'clock'"),
         ("cluster=thread", "unknown cluster 'thread': did you mean 'threads'"),
         ("preset=all", "unknown preset 'all': known: analysis, everything, summary"),
-        ("stage.clok.x=1", "unknown option 'stage.clok': did you mean 'clock'"),
+        ("stage.clok.x=1", "unknown option 'stage.clok': did you mean 'stage.clock'"),
         ("stage.match.x=1", "unknown option 'stage.match.x': it has no options"),
         ("+stage.match.x=1", "unknown option 'stage.match.x': it has no options"),
         ("stage.clock.x=1", "unknown option 'stage.clock.x': known: method"),
         ("export.matrix.dpi=9", "add matrix to export"),
-        ("cluster.worker=2", "unknown option 'cluster.worker': did you mean 'workers'"),
+        ("cluster.worker=2", "unknown option 'cluster.worker': did you mean 'cluster.workers'"),
+        ("export.perfeto.ranks=3", "'export.perfeto': did you mean 'export.perfetto'"),
+        ("+validate.pcp=x", "'validate.pcp': did you mean 'validate.pcap'"),
         ("partition_mb=big", "option partition_mb: Value 'big'"),
         ("partition_mb=0", "partition_mb must be at least 1"),
         ("strict=maybe", "option strict"),
@@ -196,6 +199,42 @@ def test_lists_of_the_time_line_may_be_in_brackets():
     assert exporter._choice.ranks == ((0, 0), (1, 3))
 
 
+def test_several_runs_need_a_multirun(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    for word in ("a,b", f"{tmp_path}/a,b"):
+        with pytest.raises(RunNotFoundError, match="for several runs add --multirun") as raised:
+            compose([f"run={word}"])
+        assert raised.value.exit_code == 3
+    assert compose(["run=a,c"]).run == tmp_path / "a,c"
+    (tmp_path / "a,b").mkdir()
+    assert compose(["run=a,b"]).run == tmp_path / "a,b"
+
+
+@pytest.mark.parametrize("group", ["stage", "export"])
+def test_a_file_without_its_package_is_told(group, tmp_path):
+    (tmp_path / group).mkdir()
+    (tmp_path / group / "large.yaml").write_text("_target_: large.Large\nminimum_bytes: 5\n")
+    words = ["run=x", f"hydra.searchpath=[{tmp_path}]", f"{group}=[large]"]
+    with pytest.raises(ConfigError, match=f"first line must be '# @package {group}.NAME'"):
+        compose(words)
+    text = (tmp_path / group / "large.yaml").read_text()
+    (tmp_path / group / "large.yaml").write_text(f"# @package {group}.large\n{text}")
+    made = compose(words)
+    assert getattr(made, group) == {"large": {"_target_": "large.Large", "minimum_bytes": 5}}
+
+
+@pytest.mark.parametrize("name", ["submitit_local", "submitit_slurm"])
+def test_a_launcher_that_is_not_installed_says_what_installs_it(name):
+    error = MissingConfigException("", f"hydra/launcher/{name}", ["basic"])
+    said = str(mistakes.explain(error))
+    assert said.startswith(f"hydra/launcher={name} needs hydra-submitit-launcher, which is not")
+    assert "pip install '.[cluster]'" in said
+    error = MissingConfigException("", "hydra/launcher/basc", ["basic"])
+    assert "did you mean 'basic'" in str(mistakes.explain(error))
+
+
 def test_an_option_written_as_a_flag_is_understood():
     with pytest.raises(ConfigError, match=r"options are KEY=VALUE: export=json$"):
         compose(["--export", "json"])
@@ -210,6 +249,11 @@ def test_the_flags_that_are_suggested_are_those_of_the_help():
     shown = TEXT.partition("Flags\n")[2].partition("Exit codes")[0]
     flags = [sorted(re.findall("--[a-z-]+", text)) for text in (known, shown)]
     assert flags[0] == flags[1] and len(flags[0]) == 7
+
+
+def test_the_help_names_all_values_of_resume():
+    shown = TEXT.partition("  resume=")[2].partition("  strict=")[0]
+    assert all(re.search(rf"\b{value}\b", shown) for value in config.RESUMES)
 
 
 def test_run_is_needed_but_not_for_the_plan():

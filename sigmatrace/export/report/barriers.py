@@ -14,11 +14,10 @@ from sigmatrace.export.report.style import (
     OKABE_ITO,
     figure_of,
     plain,
-    time_text,
     time_unit,
 )
 from sigmatrace.partition import Run
-from sigmatrace.text import count_text, counted
+from sigmatrace.text import count_text, counted, time_text
 
 BARRIERS_MAX = 40
 """More are drawn as the widest."""

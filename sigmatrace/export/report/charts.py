@@ -18,11 +18,10 @@ from sigmatrace.export.report.style import (
     byte_axis,
     figure_of,
     plain,
-    time_text,
     time_unit,
 )
 from sigmatrace.partition import Run
-from sigmatrace.text import byte_text, count_text, counted
+from sigmatrace.text import byte_text, count_text, counted, time_text
 from sigmatrace.trace_format import INITIATORS, layer_text
 
 ROWS_MAX, COLUMNS_MAX = 256, 512

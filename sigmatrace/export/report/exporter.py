@@ -55,7 +55,8 @@ class Report(Exporter):
         name: {}
         for name in (
             "communication", "imbalance", "links", "errors", "timeline", "sizes", "clock_quality",
-            "processes",
+            "processes", "findings", "message_latency", "latency_histogram", "waits", "in_flight",
+            "barriers", "barrier_arrivals", "stragglers", "critical_path",
         )
     }  # fmt: skip
 

@@ -9,9 +9,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sigmatrace.export.report.flows import in_order
-from sigmatrace.export.report.style import time_text
 from sigmatrace.partition import Run
-from sigmatrace.text import count_text, counted
+from sigmatrace.text import count_text, counted, time_text
 from sigmatrace.window import text_of
 
 NAMED = 8

@@ -89,10 +89,3 @@ def plain(text: str) -> str:
 def time_unit(most_ns: float) -> tuple[int, str]:
     """Return ns of the unit in which times up to ``most_ns`` are read best, and its name."""
     return next(((ns, unit) for ns, unit in TIMES if abs(most_ns) >= ns), TIMES[-1])
-
-
-def time_text(value_ns: float) -> str:
-    """Return a duration with its unit: ``1.5 ms``."""
-    ns, unit = time_unit(value_ns)
-    value = value_ns / ns
-    return f"{value:.0f} {unit}" if ns == 1 and value == int(value) else f"{value:.4g} {unit}"

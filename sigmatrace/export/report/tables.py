@@ -13,9 +13,8 @@ import pyarrow.compute as pc
 
 from sigmatrace.export import tables
 from sigmatrace.export.report.flows import LEVELS
-from sigmatrace.export.report.style import time_text
 from sigmatrace.partition import Run
-from sigmatrace.text import byte_text, count_text, counted
+from sigmatrace.text import byte_text, count_text, counted, time_text
 
 
 @dataclass(frozen=True)

@@ -72,9 +72,9 @@ def test_what_jobs_say_is_kept_on_request(tmp_path):
     [
         (
             ("cluster=slurm", "cluster.quue=x"),
-            "unknown option 'cluster.quue': did you mean 'queue'",
+            "unknown option 'cluster.quue': did you mean 'cluster.queue'",
         ),
-        (("cluster=pbs", "cluster.wall_time=x"), "did you mean 'walltime'"),
+        (("cluster=pbs", "cluster.wall_time=x"), "did you mean 'cluster.walltime'"),
         (("cluster=htcondor", "cluster.queue=x"), "unknown option 'cluster.queue'"),
         (("cluster=slurm", "cluster.disk=1GB"), "unknown option 'cluster.disk'"),
         (("cluster=slurm", "cluster.cores=many"), "option cluster.cores"),

@@ -113,6 +113,14 @@ def test_what_is_no_split_is_refused_in_one_line(text):
 def test_too_many_files_are_refused():
     with pytest.raises(ConfigError, match="makes 2001 files, 100 are the most"):
         parts("time:1ms")
-    with pytest.raises(ConfigError, match="makes 101 files"):
+    with pytest.raises(ConfigError, match=r"makes 101 files, .*: ranks:2 would fit$"):
         parts("ranks:1", of=run(ranks=range(101)))
     assert len(parts("ranks:1", of=run(ranks=range(100)))) == 101
+
+
+@pytest.mark.parametrize(("ranks", "fits"), [(range(1000), 10), (range(1001), 11)])
+def test_the_split_that_would_fit_does_and_the_next_finer_one_does_not(ranks, fits):
+    for finer in (2, fits - 1):
+        with pytest.raises(ConfigError, match=rf": ranks:{fits} would fit$"):
+            parts(f"ranks:{finer}", of=run(ranks=ranks))
+    assert len(parts(f"ranks:{fits}", of=run(ranks=ranks))) <= 101

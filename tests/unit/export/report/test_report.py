@@ -228,7 +228,7 @@ def test_bandwidth_and_sizes(tmp_path: Path) -> None:
     ]
     page, _ = report(two(timeline=timeline, sizes=sizes), tmp_path)
     said = page.figures["figure-bandwidth"]
-    assert "in steps of 1.024 us" in said and "at most 3.73 GiB/s, at 3.072 us" in said
+    assert "in steps of 1.02 us" in said and "at most 3.73 GiB/s, at 3.07 us" in said
     assert "figure-bandwidth-by-rank" in page.figures
     assert "4 operations" in page.figures["figure-sizes"]
     assert "begins at unknown (75%" in page.figures["figure-sizes"]
