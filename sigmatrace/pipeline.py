@@ -199,13 +199,7 @@ def _correlate(
     for stage in chosen.stages:
         if other := _instead(stage, resolved.get(stage.name)):
             return other
-    accounts = {}
-    for exchange, table in zip(chosen.exchanges, outcome.joined, strict=True):
-        ((name, columns),) = exchange.produces.items()
-        joined = without_rows(columns) if table is None else table
-        run = run.with_results({name: joined})
-        with blamed(exchange, "account"):
-            accounts[exchange.name] = exchange.account(joined)
+    run, accounts = _joined(chosen, outcome, run)
     for stage in chosen.stages:
         if stage.summary == "tables":
             run = _resolve(stage, _survey(stage, run), run, resolved)
@@ -251,6 +245,20 @@ def _before(
         elif stage.summary == "index":
             run = _resolve(stage, _survey(stage, run), run, resolved)
     return run, indexed
+
+
+def _joined(
+    chosen: Plan, outcome: Outcome, run: Run
+) -> tuple[Run, dict[str, Mapping[str, object]]]:
+    """Return the run with what exchanges joined, and what they say for the ledger."""
+    accounts = {}
+    for exchange, table in zip(chosen.exchanges, outcome.joined, strict=True):
+        ((name, columns),) = exchange.produces.items()
+        joined = without_rows(columns) if table is None else table
+        run = run.with_results({name: joined})
+        with blamed(exchange, "account"):
+            accounts[exchange.name] = exchange.account(joined)
+    return run, accounts
 
 
 def _instead(stage: Stage, resolved: Any) -> tuple[Stage, str] | None:
