@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from native_run import build, installed_lib
 
 from sigmatrace.query import wasm_host
 from sigmatrace.query.trace_processor import TraceProcessor
+
+# A shell that starts the tests in the background lets them ignore Ctrl-C, and all that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Tests do not time, and the first call of a kernel compiles it.
 settings.register_profile("untimed", deadline=None)
