@@ -8,8 +8,8 @@ sigmatrace-pipeline: correlates the trace files of a run and exports them.
 Options
   run=DIR              folder of the trace files (+run=DIR is the same)
   out=DIR              where the output goes                  default: RUN/sigmatrace-out
-  export=NAME          perfetto, json, parquet, csv, matrix; several: export=[perfetto,json]
-                                                              default: perfetto
+  export=NAME          perfetto, report, json, parquet, csv, matrix    default: perfetto
+                       several: export=[perfetto,json]
   stage=[NAME,...]     clock, topology, one_sided, completion, wqe, doorbell, match, traffic
                        (default); messages (one row per message)
   stage.clock.method=  auto: hosts' clocks are corrected by messages where these show that they

@@ -1,11 +1,42 @@
-"""What the parsers of the commands have in common."""
+"""What the small commands have in common: parsers, and how an end becomes an exit code."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from sigmatrace.errors import ConfigError
+from sigmatrace.errors import ConfigError, SigmaTraceError
+
+_UNREAD, _INTERRUPTED = 1, 130
+
+
+def exit_code(name: str, words: Sequence[str], work: Callable[[], None]) -> int:
+    """Do a command's work; say in one line what went wrong, and return the exit code.
+
+    Args:
+        name: Of the command.
+        words: What follows it; with ``--debug`` among them an error has its traceback.
+        work: What it does.
+    """
+    try:
+        work()
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        print(f"{name}: interrupted", file=sys.stderr)
+        return _INTERRUPTED
+    except BrokenPipeError:  # nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _UNREAD
+    except SigmaTraceError as error:
+        if "--debug" in words:
+            traceback.print_exc()
+        print(f"{name}: error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
 
 
 class Parser(argparse.ArgumentParser):

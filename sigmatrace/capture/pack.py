@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from sigmatrace.capture.arguments import Parser
-from sigmatrace.errors import OutputError, SigmaTraceError
+from sigmatrace.capture.arguments import Parser, exit_code
+from sigmatrace.errors import OutputError
 
 NAME = "sigmatrace-pack"
 _PACKED, _UNPACKED = "-packed", "-unpacked"
-_INTERRUPTED = 130
 _EPILOG = """\
 A packed run is read like the original one, with the same results. Damaged bytes are kept as they
 are; the ring files of killed processes are copied. A run that is still recorded is refused.
@@ -25,17 +23,7 @@ exit codes: 0 done, 1 own bug, 2 option, 3 no run, 4 unknown version, 6 output, 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of the command; returns its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    try:
-        _run(parser().parse_args(words))
-    except KeyboardInterrupt:
-        print(f"{NAME}: interrupted", file=sys.stderr)
-        return _INTERRUPTED
-    except SigmaTraceError as error:
-        if "--debug" in words:
-            traceback.print_exc()
-        print(f"{NAME}: error: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
+    return exit_code(NAME, words, lambda: _run(parser().parse_args(words)))
 
 
 def _run(options: argparse.Namespace) -> None:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
 from sigmatrace import perfetto_wheel
-from sigmatrace.capture.arguments import Parser
-from sigmatrace.errors import ConfigError, RunNotFoundError, SigmaTraceError
+from sigmatrace.capture.arguments import Parser, exit_code
+from sigmatrace.errors import ConfigError, RunNotFoundError
 from sigmatrace.query import shipped
 from sigmatrace.query.rows import FORMATS, Table, Writer
 
 NAME = "sigmatrace-query"
-_UNREAD, _INTERRUPTED = 1, 130
 _EPILOG = """\
 RUN is a run whose pipeline had export=parquet, or that output. Each of its tables is a view by its
 name (ops, traffic, processes, ...); codes are words: where op = 'send'. label(src_proc) is the
@@ -37,21 +34,7 @@ exit codes: 0 done, 1 own bug or nobody read the output to its end, 2 option, 3 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of the command; returns its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    try:
-        _run(parser().parse_intermixed_args(words))
-        sys.stdout.flush()
-    except KeyboardInterrupt:
-        print(f"{NAME}: interrupted", file=sys.stderr)
-        return _INTERRUPTED
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _UNREAD
-    except SigmaTraceError as error:
-        if "--debug" in words:
-            traceback.print_exc()
-        print(f"{NAME}: error: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
+    return exit_code(NAME, words, lambda: _run(parser().parse_intermixed_args(words)))
 
 
 def parser() -> Parser:

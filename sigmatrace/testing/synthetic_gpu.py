@@ -8,6 +8,7 @@ tick is a nanosecond.
 from __future__ import annotations
 
 import struct
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -126,7 +127,7 @@ def generate_gpu(folder: Path, how: GpuRun | None = None) -> GpuTruth:
     return truth
 
 
-class GpuRank:
+class GpuRank(ABC):
     """Records what one rank's GPU does, and writes its file; ``draw`` says what it does.
 
     Args:
@@ -144,9 +145,9 @@ class GpuRank:
         self.invalid: Counter[int] = Counter()
         self.ordinal: Counter[int] = Counter()
 
+    @abstractmethod
     def draw(self) -> int:
         """Do all that the rank does; return when it is over, in ns since the start of the run."""
-        raise NotImplementedError
 
     def write(self, folder: Path) -> None:
         """Write the rank's file."""

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import getpass
 import socket
 import sys
-import traceback
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 
 from sigmatrace import perfetto_wheel
-from sigmatrace.capture.arguments import Parser
-from sigmatrace.errors import ConfigError, RunNotFoundError, SigmaTraceError
+from sigmatrace.capture.arguments import Parser, exit_code
+from sigmatrace.errors import ConfigError, RunNotFoundError
 from sigmatrace.view.server import LOOPBACK, Server
 
 NAME = "sigmatrace-view"
@@ -30,16 +30,12 @@ exit codes: 0 done, 1 own bug, 2 option, 3 no trace or report, 12 a package is n
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of the command; returns its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    try:
-        _run(parser().parse_args(words))
-    except KeyboardInterrupt:
-        return 0  # the way to end it
-    except SigmaTraceError as error:
-        if "--debug" in words:
-            traceback.print_exc()
-        print(f"{NAME}: error: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
+
+    def work() -> None:
+        with contextlib.suppress(KeyboardInterrupt):  # the way to end it
+            _run(parser().parse_args(words))
+
+    return exit_code(NAME, words, work)
 
 
 def parser() -> Parser:
