@@ -9,7 +9,6 @@ layer has no rows there, and the ledger says how much it lacks.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,9 +17,9 @@ from numpy.typing import NDArray
 
 from sigmatrace.partition import Run, column
 from sigmatrace.schema import STAGE_TABLES, Columns
-from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.stages.ends import KNOWN_COLUMNS, Known, Level, levels_of
 from sigmatrace.stages.sums import LIMB, LOW, Sums, column_sums, sums_of
+from sigmatrace.stages.table_stage import TableStage, Told
 from sigmatrace.trace_format import INITIATORS
 
 _BITS = np.uint64(28)
@@ -28,23 +27,14 @@ _PLACE = np.uint64((1 << 28) - 1)
 _MOST = np.uint64(2**64 - 1)
 
 
-@dataclass(frozen=True)
-class Communicated:
-    """The table, and its part of the ledger."""
-
-    table: pa.Table
-    ledger: Mapping[str, object]
-
-
-class Communication(Stage):
+class Communication(TableStage):
     """Makes ``communication``."""
 
     name: ClassVar[str] = "communication"
-    summary: ClassVar[SummaryKind] = "tables"
     requires: ClassVar[Columns] = {"sizes": STAGE_TABLES["sizes"], **KNOWN_COLUMNS}
     produces: ClassVar[Columns] = {"communication": STAGE_TABLES["communication"]}
 
-    def survey(self, run: Run) -> Communicated:
+    def survey(self, run: Run) -> Told:
         """Sum up the traffic at each level."""
         sizes = run.tables["sizes"]
         initiated = np.isin(column(sizes, "op"), INITIATORS) & (column(sizes, "nested") == 0)
@@ -58,15 +48,7 @@ class Communication(Stage):
             "levels": {name: told for _, _, told in found for name, told in told.items()},
         }
         ledger["balance"] = _balance(ledger)
-        return Communicated(pa.concat_tables([table for table, _, _ in found]), ledger)
-
-    def results(self, resolved: Communicated) -> Mapping[str, pa.Table]:
-        """Return ``communication``."""
-        return {"communication": resolved.table}
-
-    def account(self, resolved: Communicated) -> Mapping[str, object]:
-        """Return what each level shows and lacks."""
-        return resolved.ledger
+        return Told(pa.concat_tables([table for table, _, _ in found]), ledger)
 
 
 def _levels(rows: pa.Table, run: Run) -> dict[str, Level]:

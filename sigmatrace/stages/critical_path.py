@@ -12,8 +12,7 @@ that were received before they were sent (clocks) lead nowhere.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,26 +22,17 @@ from numpy.typing import NDArray
 
 from sigmatrace.partition import Run, column
 from sigmatrace.schema import STAGE_TABLES, Columns
-from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.stages.message_events import Events, Places, least_latencies
 from sigmatrace.stages.pairs import Ints, labels_of, pairs_of
+from sigmatrace.stages.table_stage import TableStage, Told
 from sigmatrace.text import counted, time_text
 from sigmatrace.trace_format import layer_text
 
 
-@dataclass(frozen=True)
-class Path:
-    """The table, and its part of the ledger."""
-
-    table: pa.Table
-    ledger: Mapping[str, Any]
-
-
-class CriticalPath(Stage):
+class CriticalPath(TableStage):
     """Makes ``critical_path``."""
 
     name: ClassVar[str] = "critical_path"
-    summary: ClassVar[SummaryKind] = "tables"
     requires: ClassVar[Columns] = {
         "message_pairs": {
             **{"src_proc": "i4", "dst_proc": "i4", "layer": "u1", "size_bytes": "u8"},
@@ -52,7 +42,7 @@ class CriticalPath(Stage):
     }
     produces: ClassVar[Columns] = {"critical_path": STAGE_TABLES["critical_path"]}
 
-    def survey(self, run: Run) -> Path:
+    def survey(self, run: Run) -> Told:
         """Walk back from the last event."""
         pairs, layer = _of_one_layer(run.tables["message_pairs"])
         events = Events.of(pairs)
@@ -74,17 +64,9 @@ class CriticalPath(Stage):
             "left_out_of_other_layers": run.tables["message_pairs"].num_rows - pairs.num_rows,
             "balance": [same],
         }
-        return Path(table, ledger)
+        return Told(table, ledger)
 
-    def results(self, resolved: Path) -> Mapping[str, pa.Table]:
-        """Return ``critical_path``."""
-        return {"critical_path": resolved.table}
-
-    def account(self, resolved: Path) -> Mapping[str, object]:
-        """Return how much of the path messages are, and how much processes."""
-        return resolved.ledger
-
-    def lines(self, resolved: Path, run: Run) -> Sequence[str]:
+    def lines(self, resolved: Told, run: Run) -> Sequence[str]:
         """Return how long the path is, and the process with most of it."""
         ledger = resolved.ledger
         total = ledger["message_ns"] + ledger["local_ns"]

@@ -8,7 +8,6 @@ here, each with its reason, so that what is usual is not told, and what is told 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,10 +15,10 @@ import pyarrow as pa
 
 from sigmatrace.partition import Run, column
 from sigmatrace.schema import STAGE_TABLES, Columns
-from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.stages.critical_path import are_messages
 from sigmatrace.stages.findings_seen import Finding, Seen, share_text
 from sigmatrace.stages.pairs import Ints, bit_lengths
+from sigmatrace.stages.table_stage import TableStage, Told
 from sigmatrace.text import byte_text, count_text, counted, time_text
 from sigmatrace.trace_format import layer_text
 
@@ -53,19 +52,10 @@ TOLD = 2
 Find = Callable[[Seen], Iterator[Finding]]
 
 
-@dataclass(frozen=True)
-class Found:
-    """The table, and its part of the ledger."""
-
-    table: pa.Table
-    ledger: Mapping[str, object]
-
-
-class Findings(Stage):
+class Findings(TableStage):
     """Makes ``findings``."""
 
     name: ClassVar[str] = "findings"
-    summary: ClassVar[SummaryKind] = "tables"
     requires: ClassVar[Columns] = {
         **{
             name: STAGE_TABLES[name]
@@ -78,7 +68,7 @@ class Findings(Stage):
     }
     produces: ClassVar[Columns] = {"findings": STAGE_TABLES["findings"]}
 
-    def survey(self, run: Run) -> Found:
+    def survey(self, run: Run) -> Told:
         """Judge all tables."""
         seen = Seen(run)
         kept: list[Finding] = []
@@ -95,17 +85,9 @@ class Findings(Stage):
         }
         for name in ("kind", "text", "evidence"):
             columns[name] = pa.array([getattr(one, name) for one in kept], pa.string())
-        return Found(pa.table(columns), {"findings": len(kept), "minor": minor, "more_alike": more})
+        return Told(pa.table(columns), {"findings": len(kept), "minor": minor, "more_alike": more})
 
-    def results(self, resolved: Found) -> Mapping[str, pa.Table]:
-        """Return ``findings``."""
-        return {"findings": resolved.table}
-
-    def account(self, resolved: Found) -> Mapping[str, object]:
-        """Return how many there are, and how many were not worth telling."""
-        return resolved.ledger
-
-    def lines(self, resolved: Found, run: Run) -> Sequence[str]:
+    def lines(self, resolved: Told, run: Run) -> Sequence[str]:
         """Return the first findings."""
         texts = resolved.table["text"].to_pylist()
         lines = [f"finding    {text}" for text in texts[:TOLD]]

@@ -8,7 +8,6 @@ is not known counts as sent. Pairs are of two different ends that are known.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,9 +16,9 @@ from numpy.typing import NDArray
 
 from sigmatrace.partition import Run, column
 from sigmatrace.schema import STAGE_TABLES, Columns
-from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.stages.ends import KNOWN_COLUMNS, LEVELS, Known
 from sigmatrace.stages.sums import LIMB, LOW, column_sums, sums_of
+from sigmatrace.stages.table_stage import TableStage, Told
 from sigmatrace.text import byte_text
 from sigmatrace.trace_format import layer_text
 
@@ -28,26 +27,17 @@ TOLD = ("rank", "node")
 _MOST = 2**64 - 1
 
 
-@dataclass(frozen=True)
-class Balanced:
-    """The table, and its part of the ledger."""
-
-    table: pa.Table
-    ledger: Mapping[str, object]
-
-
-class Imbalance(Stage):
+class Imbalance(TableStage):
     """Makes ``imbalance``."""
 
     name: ClassVar[str] = "imbalance"
-    summary: ClassVar[SummaryKind] = "tables"
     requires: ClassVar[Columns] = {
         "communication": STAGE_TABLES["communication"],
         **KNOWN_COLUMNS,
     }
     produces: ClassVar[Columns] = {"imbalance": STAGE_TABLES["imbalance"]}
 
-    def survey(self, run: Run) -> Balanced:
+    def survey(self, run: Run) -> Told:
         """Compare the members of each level and layer."""
         table = run.tables["communication"]
         known = Known(run)
@@ -64,17 +54,9 @@ class Imbalance(Stage):
                     told = {key: told[key] + parts[key] for key in told}
             ledger[level] = told
         balance = list(_equations(ledger, table))
-        return Balanced(_table(rows), {"levels": ledger, "balance": balance})
+        return Told(_table(rows), {"levels": ledger, "balance": balance})
 
-    def results(self, resolved: Balanced) -> Mapping[str, pa.Table]:
-        """Return ``imbalance``."""
-        return {"imbalance": resolved.table}
-
-    def account(self, resolved: Balanced) -> Mapping[str, object]:
-        """Return how the bytes of each level are distributed."""
-        return resolved.ledger
-
-    def lines(self, resolved: Balanced, run: Run) -> Sequence[str]:
+    def lines(self, resolved: Told, run: Run) -> Sequence[str]:
         """Return how uneven ranks and nodes are, where there are several."""
         return list(_lines(resolved.table))
 

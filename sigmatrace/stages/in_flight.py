@@ -6,8 +6,6 @@ received before they were sent (clocks) are in flight at no time, and are counte
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -15,23 +13,14 @@ import pyarrow as pa
 
 from sigmatrace.partition import Run, column
 from sigmatrace.schema import STAGE_TABLES, Columns
-from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.stages.pairs import Groups, Ints, groups_of
+from sigmatrace.stages.table_stage import TableStage, Told
 
 
-@dataclass(frozen=True)
-class Flying:
-    """The table, and its part of the ledger."""
-
-    table: pa.Table
-    ledger: Mapping[str, object]
-
-
-class InFlight(Stage):
+class InFlight(TableStage):
     """Makes ``in_flight``."""
 
     name: ClassVar[str] = "in_flight"
-    summary: ClassVar[SummaryKind] = "tables"
     requires: ClassVar[Columns] = {
         "message_pairs": {
             **{"src_proc": "i4", "layer": "u1"},
@@ -40,7 +29,7 @@ class InFlight(Stage):
     }
     produces: ClassVar[Columns] = {"in_flight": STAGE_TABLES["in_flight"]}
 
-    def survey(self, run: Run) -> Flying:
+    def survey(self, run: Run) -> Told:
         """Count the messages of each sender and layer over time."""
         pairs = run.tables["message_pairs"]
         forward = column(pairs, "latency_ns") >= 0
@@ -53,15 +42,7 @@ class InFlight(Stage):
             "backwards": backwards,
             "balance": [{"name": "in flight + backwards", "left": counted, "right": whole}],
         }
-        return Flying(table, ledger)
-
-    def results(self, resolved: Flying) -> Mapping[str, pa.Table]:
-        """Return ``in_flight``."""
-        return {"in_flight": resolved.table}
-
-    def account(self, resolved: Flying) -> Mapping[str, object]:
-        """Return how many messages count, and how many do not."""
-        return resolved.ledger
+        return Told(table, ledger)
 
 
 def _table(pairs: pa.Table) -> pa.Table:

@@ -13,7 +13,6 @@ a pair that has nothing else has no row.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -23,9 +22,10 @@ from numpy.typing import NDArray
 
 from sigmatrace.partition import Partition, Run
 from sigmatrace.schema import STAGE_TABLES, Columns
-from sigmatrace.stages.base import Stage, SummaryKind
+from sigmatrace.stages.base import SummaryKind
 from sigmatrace.stages.channels import Channels
 from sigmatrace.stages.sums import LIMB, LOW, column_sums, sums_of
+from sigmatrace.stages.table_stage import TableStage, Told
 from sigmatrace.trace_format import INITIATORS
 
 SLOTS = 1024
@@ -58,15 +58,7 @@ class Used:
     outside: int
 
 
-@dataclass(frozen=True)
-class Idle:
-    """The table, and its part of the ledger."""
-
-    table: pa.Table
-    ledger: Mapping[str, object]
-
-
-class Links(Stage):
+class Links(TableStage):
     """Makes ``links``."""
 
     name: ClassVar[str] = "links"
@@ -108,7 +100,7 @@ class Links(Stage):
             left.outside + right.outside,
         )
 
-    def resolve(self, summary: Used, run: Run) -> Idle:
+    def resolve(self, summary: Used, run: Run) -> Told:
         """Turn slots into times."""
         table = _table(summary, run)
         whole = [summary.operations, summary.others]
@@ -119,15 +111,7 @@ class Links(Stage):
             "outside_of_the_time": summary.outside,
             "balance": [{"name": "operations = op records", "left": whole, "right": "records.op"}],
         }
-        return Idle(table, ledger)
-
-    def results(self, resolved: Idle) -> Mapping[str, pa.Table]:
-        """Return ``links``."""
-        return {"links": resolved.table}
-
-    def account(self, resolved: Idle) -> Mapping[str, object]:
-        """Return operations that count, and others."""
-        return resolved.ledger
+        return Told(table, ledger)
 
 
 def slots_of(run: Run) -> tuple[int, int]:

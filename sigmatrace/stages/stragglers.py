@@ -8,8 +8,6 @@ the layer counts at which it is most.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -17,23 +15,14 @@ import pyarrow as pa
 
 from sigmatrace.partition import Run, column
 from sigmatrace.schema import STAGE_TABLES, Columns
-from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.stages.pairs import Ints
+from sigmatrace.stages.table_stage import TableStage, Told
 
 
-@dataclass(frozen=True)
-class Late:
-    """The table, and its part of the ledger."""
-
-    table: pa.Table
-    ledger: Mapping[str, object]
-
-
-class Stragglers(Stage):
+class Stragglers(TableStage):
     """Makes ``stragglers``."""
 
     name: ClassVar[str] = "stragglers"
-    summary: ClassVar[SummaryKind] = "tables"
     requires: ClassVar[Columns] = {
         "barriers": {"barrier": "i4", "last_ns": "i8", "spread_ns": "i8", "last_proc": "i4"},
         "barrier_arrivals": {"barrier": "i4", "proc": "i4", "arrival_ns": "i8", "late_ns": "i8"},
@@ -42,7 +31,7 @@ class Stragglers(Stage):
     }
     produces: ClassVar[Columns] = {"stragglers": STAGE_TABLES["stragglers"]}
 
-    def survey(self, run: Run) -> Late:
+    def survey(self, run: Run) -> Told:
         """Add up what was waited for each process."""
         processes = run.tables["processes"].num_rows
         barriers, arrivals = run.tables["barriers"], run.tables["barrier_arrivals"]
@@ -67,15 +56,7 @@ class Stragglers(Stage):
             "barriers_all_at_once": int((~spread).sum()),
             "caused_ns": int(waited[spread].sum()),
         }
-        return Late(pa.table(table), ledger)
-
-    def results(self, resolved: Late) -> Mapping[str, pa.Table]:
-        """Return ``stragglers``."""
-        return {"stragglers": resolved.table}
-
-    def account(self, resolved: Late) -> Mapping[str, object]:
-        """Return what was waited at barriers, by all together."""
-        return resolved.ledger
+        return Told(pa.table(table), ledger)
 
 
 def _sums(proc: Ints, ns: Ints, processes: int) -> Ints:

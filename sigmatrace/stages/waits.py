@@ -17,8 +17,6 @@ sent (clocks) say nothing. Both are counted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -27,24 +25,15 @@ from numpy.typing import NDArray
 
 from sigmatrace.partition import Run, column
 from sigmatrace.schema import STAGE_TABLES, Columns
-from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.stages.message_events import Events, least_latencies
 from sigmatrace.stages.pairs import Groups, Ints, pairs_of
+from sigmatrace.stages.table_stage import TableStage, Told
 
 
-@dataclass(frozen=True)
-class Waited:
-    """The table, and its part of the ledger."""
-
-    table: pa.Table
-    ledger: Mapping[str, object]
-
-
-class Waits(Stage):
+class Waits(TableStage):
     """Makes ``waits``."""
 
     name: ClassVar[str] = "waits"
-    summary: ClassVar[SummaryKind] = "tables"
     requires: ClassVar[Columns] = {
         "message_pairs": {
             **{"src_proc": "i4", "dst_proc": "i4", "layer": "u1", "size_bytes": "u8"},
@@ -53,7 +42,7 @@ class Waits(Stage):
     }
     produces: ClassVar[Columns] = {"waits": STAGE_TABLES["waits"]}
 
-    def survey(self, run: Run) -> Waited:
+    def survey(self, run: Run) -> Told:
         """Look at each message together with what its receiver did before."""
         pairs = run.tables["message_pairs"]
         own = pairs_of(pairs)
@@ -88,15 +77,7 @@ class Waits(Stage):
             **_amounts("late_receiver", own, receiver, latency - least),
             "transfer_ns": own.totals(np.where(told_of, receive - np.maximum(send, before), 0))[0],
         }
-        return Waited(pa.table(table), {**told, "balance": balance})
-
-    def results(self, resolved: Waited) -> Mapping[str, pa.Table]:
-        """Return ``waits``."""
-        return {"waits": resolved.table}
-
-    def account(self, resolved: Waited) -> Mapping[str, object]:
-        """Return how many messages there are of each kind."""
-        return resolved.ledger
+        return Told(pa.table(table), {**told, "balance": balance})
 
 
 def _amounts(
