@@ -51,6 +51,7 @@ def test_threads_never_share():
             room[:] = number
             if (room != number).any():
                 failed.append(number)
+            del room  # or a thread would hold it while it takes the next one
 
     threads = [threading.Thread(target=use, args=(number,)) for number in range(4)]
     for one in threads:
