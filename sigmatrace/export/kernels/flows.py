@@ -25,6 +25,13 @@ _STRETCH = 1 << STRETCH_BITS
 _PROBES = 16
 
 
+@kernel()
+def _begin(heads, h, key, time, place, low):
+    """Begin a head; one by one, as assigning a tuple to a row takes a second to compile."""
+    heads[h, KEY], heads[h, TIME], heads[h, PLACE] = key, time, place
+    heads[h, LOW], heads[h, COUNT], heads[h, GAPS] = low, 0, 0
+
+
 @kernel(types.int64(U4R, I8R, U8R, U2R, I8R, U4W, U4W, I8W2))
 def number_ends(order, starts, flow, shown, t, table, of_row, heads):
     """Give the ends of arrows the numbers of their heads.
@@ -47,7 +54,7 @@ def number_ends(order, starts, flow, shown, t, table, of_row, heads):
     Returns:
         How many heads there are.
     """
-    heads[0] = -1, 0, 0, 0, 0, 0
+    _begin(heads, 0, -1, 0, 0, 0)
     last = np.uint32(0)
     mask = np.uint64(table.size - 1)
     for track in range(starts.size - 1):
@@ -73,7 +80,7 @@ def number_ends(order, starts, flow, shown, t, table, of_row, heads):
             if not fits or np.uint64(now - heads[own, TIME]) >= np.uint64(1 << 32):
                 last += np.uint32(1)
                 table[slot] = own = last
-                heads[own] = key, now, np.int64(i), low, 0, 0
+                _begin(heads, own, key, now, np.int64(i), low)
             if low != heads[own, LOW] + heads[own, COUNT]:
                 heads[own, GAPS] = 1
             heads[own, COUNT] += 1
