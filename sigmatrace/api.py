@@ -210,7 +210,8 @@ def _execute(
     result = Result(done.run, book, made.place, files, hints, done.lines)
     made.keep(name for one in done.exported.values() for name in one.files)
     made.write_json(output.LEDGER, book)
-    made.write_json(output.RUN, {**_record(settings), "files": made.names})
+    zero = {"base_ns": done.run.facts.get("base_ns")}
+    made.write_json(output.RUN, {**_record(settings), **zero, "files": made.names})
     made.write(output.SUMMARY, result.text())
     made.publish()
     return result
