@@ -11,7 +11,8 @@ from sigmatrace.schema import EVENT_TABLES, INDEX_TABLES, STAGE_TABLES
 CODES = "codes"
 """The table that says what codes mean."""
 _OUTPUT = "sigmatrace-out"
-_OWN = {**EVENT_TABLES, **INDEX_TABLES, **STAGE_TABLES}
+OWN = {**EVENT_TABLES, **INDEX_TABLES, **STAGE_TABLES}
+"""Tables of this package: what their columns mean is known."""
 
 Codes = Mapping[str, Mapping[int, str]]
 """What codes mean, by name of the column, or by ``TABLE.COLUMN`` where that is one table's own."""
@@ -61,6 +62,6 @@ def words(known: Codes, table: str, column: str) -> Mapping[int, str]:
     They do where they are bits, and in tables of other stages, where what a column of that name
     means is not known.
     """
-    if table not in _OWN or column.endswith("flags"):
+    if table not in OWN or column.endswith("flags"):
         return {}
     return known.get(f"{table}.{column}", known.get(column, {}))
