@@ -75,7 +75,7 @@ class Column:
         return values if self.shown == self.kept else values.cast(self.shown)
 
     def matching(self, how: str, value: Any) -> compute.Expression:
-        """Return what a filter on the column asks of what is stored.
+        """Return what a filter on the column asks of what is stored; null fulfils none.
 
         Args:
             how: "==", "!=", "<", "<=", ">", ">=", "in" or "not in".
@@ -85,20 +85,20 @@ class Column:
             ConfigError: There is no such comparison, or the column cannot have such a value.
         """
         field = compute.field(self.stored)
+        known = field.is_valid() & (field != 0) if self.shown == TIME else field.is_valid()
         if how in _AMONG:
             found = self._among(field, [value] if isinstance(value, str) else value)
-            return ~found if how == "not in" else found
+            return known & (~found if how == "not in" else found)
         if how not in _COMPARED:
             raise ConfigError(
                 f"{how!r} compares nothing", f"use {', '.join(_COMPARED)}, in, not in"
             )
-        if self.words is not None:
-            if how not in ("==", "!="):
-                raise ConfigError(f"{self.name} {how} {value!r}: words have no order", "use ==, in")
-            found = self._among(field, [value])
-            return ~found if how == "!=" else found
-        found = _COMPARED[how](field, self._scalar(value))
-        return found & (field != 0) if self.shown == TIME else found
+        if self.words is None:
+            return known & _COMPARED[how](field, self._scalar(value))
+        if how not in ("==", "!="):
+            raise ConfigError(f"{self.name} {how} {value!r}: words have no order", "use ==, in")
+        found = self._among(field, [value])
+        return known & (~found if how == "!=" else found)
 
     def _named(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
         found = compute.unique(values).drop_null().to_pylist()
@@ -121,8 +121,7 @@ class Column:
     def _among(self, field: compute.Expression, values: Iterable[Any]) -> compute.Expression:
         if self.words is None:
             stored = [self._scalar(value).as_py() for value in values]
-            found = field.isin(pa.array(stored, self.kept))
-            return found & (field != 0) if self.shown == TIME else found
+            return field.isin(pa.array(stored, self.kept))
         asked = list(values)
         codes = [code for value in asked for code in self._codes(value)]
         found = field.isin(pa.array(codes, self.kept))

@@ -94,7 +94,8 @@ class Frame:
         Args:
             columns: Names of columns; None: all.
             filters: What rows must fulfil, all of it: ``[("op", "==", "send"), ("size_bytes",
-                ">=", 4096)]``. Values are as in the frame (words, labels, times), or as stored.
+                ">=", 4096)]``. Values are as in the frame (words, labels, times), or as stored; a
+                null fulfils no filter.
             window: ``BEGIN..END`` as of the pipeline's option: ``"1s..1.5s"`` after the run's zero,
                 or Unix ns. Of events by their time, of ``message_pairs`` by that of the send.
             rows: No more than these, the first ones.
