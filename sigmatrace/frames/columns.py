@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import pyarrow as pa
@@ -135,7 +136,7 @@ class Column:
         codes = [code for code, word in known.items() if word == value]
         if codes or value == self.other:
             return codes
-        if isinstance(value, int) or (self.other is None and str(value).isdecimal()):
+        if isinstance(value, Integral) or (self.other is None and str(value).isdecimal()):
             return [self._scalar(int(value)).as_py()]
         raise ConfigError(
             f"{self.name}: no such value {value!r}",

@@ -13,6 +13,8 @@ from sigmatrace.errors import RunNotFoundError
 from sigmatrace.frames.frames import Frames
 from sigmatrace.query import folder as files
 
+_HINT = "name an output of the pipeline"
+
 
 @dataclass(frozen=True)
 class FinishedOutput:
@@ -33,8 +35,7 @@ class FinishedOutput:
         Raises:
             RunNotFoundError: It cannot be read.
         """
-        found: Mapping[str, Any] = json.loads(_text(self.out / output.LEDGER))
-        return found
+        return _facts(self.out / output.LEDGER)
 
     def text(self) -> str:
         """Return the closing summary.
@@ -50,8 +51,17 @@ def opened(run: Path) -> FinishedOutput:
     folder = files.find(run)
     out = folder.parent
     record = out / output.RUN
-    base_ns = json.loads(_text(record)).get("base_ns") if record.exists() else None
+    base_ns = _facts(record).get("base_ns") if record.exists() else None
     return FinishedOutput(out, Frames.in_folder(folder, base_ns))
+
+
+def _facts(path: Path) -> Mapping[str, Any]:
+    text = _text(path)
+    try:
+        found: Mapping[str, Any] = json.loads(text)
+    except ValueError as error:
+        raise RunNotFoundError(f"{path}: damaged ({error})", _HINT) from None
+    return found
 
 
 def _text(path: Path) -> str:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from sigmatrace import api
-from sigmatrace.errors import RunNotFoundError
+from sigmatrace.errors import QueryError, RunNotFoundError
 from sigmatrace.frames.finished import FinishedOutput
 from sigmatrace.testing.scenarios import AlltoallTruth, generate
 
@@ -99,3 +99,16 @@ def test_what_is_no_output_is_one_line(made, tmp_path):
     assert alone.frames["ops"].rows == made.truth.operations and alone.frames.base_ns is None
     with pytest.raises(RunNotFoundError, match=r"ledger\.json"):
         _ = alone.ledger
+
+
+def test_a_damaged_record_is_one_line(tmp_path):
+    (tmp_path / "parquet").mkdir()
+    (tmp_path / "parquet" / "codes.parquet").touch()
+    (tmp_path / "run.json").write_text('{"base_ns": ')
+    with pytest.raises(RunNotFoundError, match=r"run\.json: damaged") as refused:
+        api.open_output(tmp_path)
+    assert "\n" not in str(refused.value)
+    (tmp_path / "run.json").unlink()
+    with pytest.raises(QueryError, match=r"codes\.parquet") as refused:
+        api.open_output(tmp_path)
+    assert "\n" not in str(refused.value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 
+import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -109,6 +110,8 @@ def test_labels_stand_beside_numbers_and_can_be_asked_for():
     for label, expected in (("rank 0", [1]), ("pid 7", [2, 4]), ("", [3])):
         found = made.polars(["size_bytes"], filters=[("src", "==", label)])
         assert found["size_bytes"].to_list() == expected
+    for number in (2, np.int64(2)):
+        assert made.arrow(filters=[("src", "==", number)])["size_bytes"].to_pylist() == [4]
     with pytest.raises(ConfigError, match="rank 9"):
         made.arrow(filters=[("src", "==", "rank 9")])
 
