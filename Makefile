@@ -6,7 +6,7 @@ PYTHON := $(VENV)/bin/python
 # One thread per library: tests start many processes.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup native demo test gpu-demo gpu-test lint check bench clean
+.PHONY: help setup native demo test gpu-demo gpu-test lint check bench notebook clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -47,6 +47,10 @@ check: setup  ## say which layers can be traced on this machine
 bench:  ## measure capture and pipeline, beside other tools (10 minutes); ARGS=NAME chooses
 	@scripts/setup.sh --bench --rebuild
 	$(PYTHON) -m benchmarks $(ARGS)
+
+notebook:  ## run docs/notebook.ipynb again, and store its outputs
+	@scripts/setup.sh --dev
+	$(PYTHON) scripts/notebook.py docs/notebook.ipynb
 
 clean:  ## remove what was built (not .venv)
 	rm -rf build dist demo-out .pytest_cache .ruff_cache .mypy_cache

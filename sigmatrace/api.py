@@ -4,6 +4,10 @@ from sigmatrace import api
 
 result = api.run("run/", export=["perfetto", "json"])
 result.tables["traffic"].to_pylist()
+result.frames["traffic"].pandas()  # or .polars(), .arrow(): words, labels, times
+
+done = api.open_output("run/")  # an output that is there already, of export=parquet
+done.frames["ops"].pandas(["t_ns", "src", "dst"], filters=[("op", "==", "send")], window="1s..2s")
 
 settings = api.compose(["run=run/", "preset=everything"])  # options as on the command line
 print(api.plan(settings).text())
@@ -20,7 +24,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import pyarrow as pa
 
@@ -36,7 +40,22 @@ from sigmatrace.settings import Settings, build
 from sigmatrace.stages.base import Exchange, Stage
 from sigmatrace.text import counted
 
-__all__ = ["Plan", "Result", "Run", "Settings", "compose", "execute", "open_run", "plan", "run"]
+if TYPE_CHECKING:
+    from sigmatrace.frames.finished import FinishedOutput
+    from sigmatrace.frames.frames import Frames
+
+__all__ = [
+    "Plan",
+    "Result",
+    "Run",
+    "Settings",
+    "compose",
+    "execute",
+    "open_output",
+    "open_run",
+    "plan",
+    "run",
+]
 STRICT_HINT = "strict=true allows no loss; without it the rest is used"
 PACKAGES = ("dask", "distributed", "hydra-core", "msgpack", "numba", "numpy", "pyarrow", "scipy")
 
@@ -63,8 +82,21 @@ class Result:
 
     @property
     def tables(self) -> Mapping[str, pa.Table]:
-        """Whole-run tables by name."""
+        """Whole-run tables by name, as Arrow tables with codes and Unix ns as they are."""
         return self.run.tables
+
+    @property
+    def frames(self) -> Frames:
+        """The tables by name, as frames for people: ``frames["traffic"].pandas()``.
+
+        Those of events are among them if the exporter parquet was; else whole-run tables alone.
+        """
+        from sigmatrace.frames.frames import Frames  # with pyarrow.dataset, which takes its time
+
+        base_ns = cast("int | None", self.run.facts.get("base_ns"))
+        if "parquet" in self.files:
+            return Frames.in_folder(self.out / "parquet", base_ns)
+        return Frames.in_memory(self.tables, base_ns)
 
     def text(self) -> str:
         """Return the closing summary."""
@@ -132,6 +164,24 @@ def open_run(folder: str | os.PathLike[str], *, run_id: str | None = None) -> Ru
 
     size = config.Config.partition_mb << 20
     return pipeline.index(Path(folder), Threads(), partition_bytes=size, run_id=run_id).run
+
+
+def open_output(folder: str | os.PathLike[str]) -> FinishedOutput:
+    """Return what a run of the pipeline left, of any size: nothing is read before it is asked for.
+
+    Args:
+        folder: A run whose pipeline had ``export=parquet``, or that output.
+
+    Returns:
+        It has ``frames``, ``ledger`` and ``text()`` as a ``Result`` has.
+
+    Raises:
+        RunNotFoundError: There are no Parquet files.
+        QueryError: They cannot be read.
+    """
+    from sigmatrace.frames.finished import opened  # with pyarrow.dataset, which takes its time
+
+    return opened(Path(folder))
 
 
 def plan(settings: Settings) -> Plan:
@@ -210,7 +260,8 @@ def _execute(
     result = Result(done.run, book, made.place, files, hints, done.lines)
     made.keep(name for one in done.exported.values() for name in one.files)
     made.write_json(output.LEDGER, book)
-    made.write_json(output.RUN, {**_record(settings), "files": made.names})
+    zero = {"base_ns": done.run.facts.get("base_ns")}
+    made.write_json(output.RUN, {**_record(settings), **zero, "files": made.names})
     made.write(output.SUMMARY, result.text())
     made.publish()
     return result

@@ -14,8 +14,12 @@ EXTRA = "query"
 """The extra of this package that brings all of them."""
 
 
-def require(*packages: str) -> None:
+def require(*packages: str, extra: str = EXTRA) -> None:
     """See to it that packages can be imported.
+
+    Args:
+        packages: Their names.
+        extra: The extra of this package that brings them.
 
     Raises:
         MissingPackageError: Some are not installed.
@@ -24,7 +28,7 @@ def require(*packages: str) -> None:
     if missing:
         raise MissingPackageError(
             f"{', '.join(missing)}: not installed",
-            f"pip install '.[{EXTRA}]' in the checkout of SigmaTrace installs what is needed here",
+            f"pip install '.[{extra}]' in the checkout of SigmaTrace installs what is needed here",
         )
 
 

@@ -68,6 +68,11 @@ class Window:
         return begin, end
 
     @property
+    def is_unix(self) -> bool:
+        """Whether it is Unix time alone, so that the run's zero does not matter."""
+        return all(side is None or side[1] for side in (self.begin, self.end))
+
+    @property
     def _is_mixed(self) -> bool:
         """Whether one side is Unix time, and the other after the run's zero."""
         return bool(self.begin and self.end and self.begin[1] != self.end[1])

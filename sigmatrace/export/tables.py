@@ -38,7 +38,8 @@ OF_TABLE: dict[str, type[IntEnum]] = {
 FLAGS: dict[str, type[IntFlag]] = {"doorbells.flags": DoorbellFlag}
 """What the bits of a column mean."""
 
-_LABELS = {"src_proc": "src", "dst_proc": "dst", "peer_proc": "peer", "proc": "label"}
+LABELS = {"src_proc": "src", "dst_proc": "dst", "peer_proc": "peer", "proc": "label"}
+"""Name of the column with labels of processes, by that with their numbers."""
 
 
 def named(run: Run, name: str) -> pa.Table:
@@ -55,7 +56,7 @@ def named(run: Run, name: str) -> pa.Table:
         if not pa.types.is_integer(field.type) or table.column(field.name).null_count:
             continue
         values = column(table, field.name)
-        key = _LABELS.get(field.name)
+        key = LABELS.get(field.name)
         meaning = OF_TABLE.get(f"{name}.{field.name}", WORDS.get(field.name))
         if key is not None and key not in table.column_names:
             known = (values >= 0) & (values < len(labels))

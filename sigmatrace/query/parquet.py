@@ -12,35 +12,16 @@ from typing import Any
 
 import duckdb
 
-from sigmatrace.errors import QueryError, RunNotFoundError
-from sigmatrace.schema import EVENT_TABLES, INDEX_TABLES, STAGE_TABLES
+from sigmatrace.errors import QueryError
+from sigmatrace.query import folder as files
 
 Take = Callable[[Sequence[str], list[tuple[Any, ...]]], None]
 """Called with names of columns and some rows."""
 _ROWS = 4096
-_OUTPUT = "sigmatrace-out"
-_CODES = "codes"
-_OWN = {**EVENT_TABLES, **INDEX_TABLES, **STAGE_TABLES}
 _LABEL = (
     "create macro label(process) as "
     "coalesce((select label from processes where proc = process), '')"
 )
-
-
-def find(run: Path) -> Path:
-    """Return the folder of Parquet files of a run, or of an output of the pipeline.
-
-    Raises:
-        RunNotFoundError: There is none.
-    """
-    for folder in (run / "parquet", run / _OUTPUT / "parquet", run):
-        if (folder / f"{_CODES}.parquet").exists():
-            return folder
-    if not run.exists():
-        raise RunNotFoundError(f"{run}: no such folder", "name a run, or an output of the pipeline")
-    made = run.parent if run.name == _OUTPUT else run
-    command = f"sigmatrace-pipeline run={made} export=parquet"
-    raise RunNotFoundError(f"{run}: no Parquet files there", f"make them by: {command}")
 
 
 class Tables:
@@ -48,7 +29,7 @@ class Tables:
 
     Args:
         database: A connection to it.
-        folder: What ``find`` returned.
+        folder: What ``folder.find`` returned.
     """
 
     def __init__(self, database: duckdb.DuckDBPyConnection, folder: Path) -> None:
@@ -88,22 +69,14 @@ class Tables:
             found = self._database.execute(f"describe {_name(table)}").fetchall()
         return [(name, kind.lower()) for name, kind, *_ in found]
 
-    def _known_codes(self) -> dict[str, dict[int, str]]:
-        path = glob.escape(str(self._folder / f"{_CODES}.parquet"))
+    def _known_codes(self) -> files.Codes:
+        path = glob.escape(str(files.file_of(self._folder, files.CODES)))
         rows = self._database.execute("select field, code, name from read_parquet(?)", [path])
-        known: dict[str, dict[int, str]] = {}
-        for field, code, name in rows.fetchall():
-            known.setdefault(field, {})[code] = name
-        return known
+        return files.codes(rows.fetchall())
 
     def _make_views(self) -> Iterator[str]:
-        for path in self._folder.iterdir():
-            if path.is_dir():
-                name, where = path.name, glob.escape(str(path)) + "/*.parquet"
-            elif path.suffix == ".parquet":
-                name, where = path.stem, glob.escape(str(path))
-            else:
-                continue
+        for name, path in files.tables(self._folder).items():
+            where = glob.escape(str(path)) + ("/*.parquet" if path.is_dir() else "")
             source = f"read_parquet({_text(where)})"
             words = ", ".join(self._words(name, source))
             replaced = f"replace ({words})" if words else ""
@@ -113,12 +86,10 @@ class Tables:
             yield name
 
     def _words(self, table: str, source: str) -> Iterator[str]:
-        """Yield what stands for columns of codes; in tables of other stages codes stay."""
-        if table not in _OWN:
-            return
+        """Yield what stands for columns of codes."""
         for column, kind, *_ in self._database.execute(f"describe from {source}").fetchall():
-            words = self._codes.get(f"{table}.{column}", self._codes.get(column, {}))
-            if kind == "UTINYINT" and words and not column.endswith("flags"):
+            words = files.words(self._codes, table, column)
+            if kind == "UTINYINT" and words:
                 cases = " ".join(f"when {code} then {_text(word)}" for code, word in words.items())
                 column = _name(column)
                 yield f"case {column} {cases} else {column}::varchar end as {column}"
@@ -132,7 +103,7 @@ def opened(run: Path) -> Iterator[Tables]:
         RunNotFoundError: There are none.
         QueryError: They cannot be read.
     """
-    folder = find(run)
+    folder = files.find(run)
     with tempfile.TemporaryDirectory(prefix="sigmatrace-query-") as spill:
         # What is not in the wheel is not fetched: a name that is not known is an error at once.
         settings: dict[str, str | bool | int | float | list[str]] = {

@@ -1,0 +1,73 @@
+"""An output of the pipeline that is there already, in hand again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sigmatrace import output
+from sigmatrace.errors import RunNotFoundError
+from sigmatrace.frames.frames import Frames
+from sigmatrace.query import folder as files
+
+_HINT = "name an output of the pipeline"
+
+
+@dataclass(frozen=True)
+class FinishedOutput:
+    """What a run of the pipeline left, with the same names as ``api.Result``.
+
+    Attributes:
+        out: Folder of the output.
+        frames: All tables, of events too, read as they are asked for.
+    """
+
+    out: Path
+    frames: Frames
+
+    @property
+    def ledger(self) -> Mapping[str, Any]:
+        """The ledger.
+
+        Raises:
+            RunNotFoundError: It cannot be read.
+        """
+        return _facts(self.out / output.LEDGER)
+
+    def text(self) -> str:
+        """Return the closing summary.
+
+        Raises:
+            RunNotFoundError: It cannot be read.
+        """
+        return _text(self.out / output.SUMMARY).rstrip("\n")
+
+
+def opened(run: Path) -> FinishedOutput:
+    """Open what the pipeline left; see ``api.open_output``."""
+    folder = files.find(run)
+    out = folder.parent
+    record = out / output.RUN
+    base_ns = _facts(record).get("base_ns") if record.exists() else None
+    return FinishedOutput(out, Frames.in_folder(folder, base_ns))
+
+
+def _facts(path: Path) -> Mapping[str, Any]:
+    text = _text(path)
+    try:
+        found: Mapping[str, Any] = json.loads(text)
+    except ValueError as error:
+        raise RunNotFoundError(f"{path}: damaged ({error})", _HINT) from None
+    return found
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise RunNotFoundError(
+            f"{path}: {error.strerror}", "name an output of the pipeline"
+        ) from None

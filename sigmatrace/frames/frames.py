@@ -1,0 +1,93 @@
+"""All tables of a run by name, from memory or from its Parquet output."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pyarrow as pa
+from pyarrow import dataset, parquet
+
+from sigmatrace.errors import ConfigError
+from sigmatrace.export import tables as for_people
+from sigmatrace.frames.columns import columns
+from sigmatrace.frames.frame import Frame, reading
+from sigmatrace.query import folder as files
+from sigmatrace.settings import suggest
+
+
+class UnknownTableError(ConfigError, KeyError):
+    """There is no table of this name; a ``KeyError`` too, as frames are a mapping."""
+
+
+class Frames(Mapping[str, Frame]):
+    """Tables of a run as frames by name; nothing is read before a frame is asked for rows.
+
+    Args:
+        sources: By name a table in memory, a Parquet file, or a folder of these.
+        codes: The table ``codes``: what codes mean.
+        base_ns: Unix ns of the run's zero; None: not known.
+    """
+
+    def __init__(
+        self, sources: Mapping[str, pa.Table | Path], codes: pa.Table, base_ns: int | None
+    ) -> None:
+        self._sources = sources
+        rows = (codes.column(name).to_pylist() for name in ("field", "code", "name"))
+        self._codes = files.codes(zip(*rows, strict=True))
+        self.base_ns = base_ns
+
+    @classmethod
+    def in_memory(cls, tables: Mapping[str, pa.Table], base_ns: int | None) -> Frames:
+        """Return whole-run tables, of a run of the pipeline that just took place."""
+        return cls(tables, for_people.codes(), base_ns)
+
+    @classmethod
+    def in_folder(cls, folder: Path, base_ns: int | None) -> Frames:
+        """Return all tables, events too, of a Parquet output.
+
+        Args:
+            folder: What ``query.folder.find`` returned.
+            base_ns: Unix ns of the run's zero; None: not known.
+
+        Raises:
+            QueryError: What codes mean cannot be read.
+        """
+        path = files.file_of(folder, files.CODES)
+        with reading(str(path)):
+            return cls(files.tables(folder), parquet.read_table(path), base_ns)
+
+    def __getitem__(self, name: str) -> Frame:
+        if name not in self._sources:
+            raise UnknownTableError(f"no table {name!r}", suggest(name, self._sources))
+        source = _dataset(name, self._sources[name])
+        made = columns(name, source.schema, self._codes, self._labels)
+        return Frame(name, source, made, self.base_ns)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._sources))
+
+    def __len__(self) -> int:
+        return len(self._sources)
+
+    def __repr__(self) -> str:
+        return f"{len(self)} tables: {', '.join(self)}"
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self)
+
+    @functools.cached_property
+    def _labels(self) -> dict[int, str]:
+        if "processes" not in self._sources:
+            return {}
+        table = _dataset("processes", self._sources["processes"]).to_table(["proc", "label"])
+        return dict(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+
+def _dataset(name: str, source: pa.Table | Path) -> dataset.Dataset:
+    if isinstance(source, pa.Table):
+        return dataset.dataset(source)
+    paths = sorted(source.glob("*.parquet")) if source.is_dir() else [source]
+    with reading(name):
+        return dataset.dataset([str(path) for path in paths], format="parquet")
