@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sigmatrace.partition import Run
-from sigmatrace.stages.pairs import labels_of
+from sigmatrace.stages.pairs import Ints, keys_of, labels_of
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,17 @@ class Seen:
         self.span_ns = max(end - begin, 1)
 
     def rows(self, table: str) -> list[dict[str, Any]]:
-        """Return the rows of a table that is small."""
+        """Return the rows of a table that is small: that grows with processes, not with pairs."""
         rows: list[dict[str, Any]] = self.run.tables[table].to_pylist()
         return rows
 
     def column(self, table: str, name: str) -> np.ndarray:
         """Return a column of a table."""
         return self.run.column(table, name)
+
+    def keys(self, table: str) -> Ints:
+        """Return the key of each row of a table by pair of processes and layer (``keys_of``)."""
+        return keys_of(*(self.column(table, name) for name in ("src_proc", "dst_proc", "layer")))
 
     def pair(self, src: int, dst: int) -> str:
         """Return the two ends of messages."""

@@ -113,6 +113,19 @@ def test_a_slow_link() -> None:
     )
 
 
+def test_tables_of_pairs_may_be_in_any_order_and_have_other_pairs() -> None:
+    want = found(run_of(**pairs(p50_ns=80_000)))
+    made = pairs(p50_ns=80_000)
+    del made["waits"][0], made["links"][0]  # of other pairs than the slow one
+    made["waits"].reverse()
+    made["links"].sort(key=lambda row: -row["dst_proc"])
+    made["links"].append({"src_proc": 7, "dst_proc": -1, "layer": 1, "operations": 9})
+    assert found(run_of(**made)) == want
+    (slow,) = (row for row in made["message_latency"] if row["src_proc"] == 2)
+    slow["layer"] = 4  # where there is no other pair
+    assert found(run_of(**made)) == []
+
+
 @pytest.mark.parametrize("more", [{"size_bytes": 100_000}, {"messages": 3}])
 def test_a_link_is_not_slow_whose_messages_are_large_or_few(more: dict[str, int]) -> None:
     assert found(run_of(**pairs(p50_ns=80_000, **more))) == []
