@@ -15,6 +15,7 @@ import pytest
 from sigmatrace.export.base import Exported
 from sigmatrace.export.report.exporter import Report
 from sigmatrace.export.report.facts import told
+from sigmatrace.export.report.flows import flows
 from sigmatrace.partition import Run
 from sigmatrace.schema import STAGE_TABLES
 from sigmatrace.trace_format import Layer, Op
@@ -92,6 +93,16 @@ def test_figures_are_described_and_drawn(tmp_path: Path) -> None:
     page_text = (tmp_path / "report.html").read_text()
     for svg in re.findall(r"<svg.*?</svg>", page_text, re.DOTALL):
         assert 'role="img"' in svg and "aria-labelledby=" in svg and "<desc" in svg
+
+
+def test_members_are_those_that_could_have_sent() -> None:
+    """A rank that sent nothing is one; a launcher, and a rank without the layer, are none."""
+    of = [{"layers": "ofi"}, {"layers": "ofi,uct"}, {"layers": "ofi"}, {"layers": "uct"}]
+    launcher = {"rank": -1, "label": "pid 9", "layers": "ofi", "host": "login"}
+    run = run_of([*of, launcher], communication=[sent("rank 0", "rank 1", 9)])
+    (one,) = flows(run)
+    assert one.names == ["rank 0", "rank 1", "rank 2"]
+    assert [way.tolist() for way in one.ways()] == [[9, 0, 0], [0, 9, 0]]
 
 
 def test_hostile_names_are_text(tmp_path: Path) -> None:
