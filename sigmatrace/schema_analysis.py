@@ -79,9 +79,10 @@ ANALYSIS_TABLES: dict[str, dict[str, str]] = {
         "longest_idle_ns": "i8",
     },
     # message_latency: one row per pair of processes and layer, from `message_pairs`.
-    # `backwards`: messages that were received before they were sent (clocks); `uncertain`: those
-    # whose order is not sure. The other columns include both. Percentiles: the least latency that
-    # so many messages do not exceed.
+    # `backwards`: messages that were received before they were sent (clocks); all other columns
+    # leave them out, latencies are null where there are no others. `uncertain`: of `messages`,
+    # those whose order is not sure. Percentiles: the least latency that so many of them do not
+    # exceed.
     "message_latency": {
         "src_proc": "i4",
         "dst_proc": "i4",
