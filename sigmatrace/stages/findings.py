@@ -160,9 +160,8 @@ def _outliers(values: Ints) -> Ints:
 def _late_receivers(seen: Seen) -> Iterator[Finding]:
     """For whom messages wait longer than for others."""
     layers, dst = seen.column("waits", "layer"), seen.column("waits", "dst_proc")
-    under_way = seen.column("message_latency", "mean_ns") * seen.column(
-        "message_latency", "messages"
-    )
+    mean, count = (seen.column("message_latency", name) for name in ("mean_ns", "messages"))
+    under_way = np.nan_to_num(mean) * count
     of_layer = seen.column("message_latency", "layer")
     for layer in np.unique(layers).tolist():
         late = np.zeros(len(seen.labels), np.int64)
@@ -342,7 +341,8 @@ def _sent_again(seen: Seen) -> Iterator[Finding]:
 
 def _doubtful(seen: Seen) -> Iterator[Finding]:
     """Messages whose times, or order, are not to be trusted."""
-    messages = max(int(seen.column("message_latency", "messages").sum()), 1)
+    counts = [seen.column("message_latency", name) for name in ("messages", "backwards")]
+    messages = max(sum(int(one.sum()) for one in counts), 1)
     for name, kind, text in (
         ("backwards", "clocks", "were received before they were sent: clocks of hosts disagree"),
         ("uncertain", "order", "have no certain order: which receive is theirs may be wrong"),
