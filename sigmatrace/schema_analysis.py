@@ -126,7 +126,8 @@ ANALYSIS_TABLES: dict[str, dict[str, str]] = {
     # its first send to its last receive.
     "in_flight": {"proc": "i4", "layer": "u1", "messages": "u8", "max": "i8", "mean": "f8"},
     # barriers: one row per barrier that was found. kind: "region" (the program's own), "doorbell"
-    # (control doorbells of GPUs), "phase" (of traffic). `spread_ns`: from first to last arrival.
+    # (control doorbells of GPUs), "phase" (of traffic). `spread_ns`: from first to last arrival;
+    # `uncertain`: clocks of members' hosts may be off by as much, so that the order is not sure.
     "barriers": {
         "barrier": "i4",
         "kind": "str",
@@ -137,6 +138,7 @@ ANALYSIS_TABLES: dict[str, dict[str, str]] = {
         "spread_ns": "i8",
         "first_proc": "i4",
         "last_proc": "i4",
+        "uncertain": "bool",
     },
     # barrier_arrivals: by barrier in order of arrival, `position` from 0; gpu: the object, or 0.
     "barrier_arrivals": {
