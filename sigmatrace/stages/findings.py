@@ -353,7 +353,21 @@ def _doubtful(seen: Seen) -> Iterator[Finding]:
         yield Finding(count / messages, kind, f"{which} {text}", evidence)
 
 
+def _uncertain_barriers(seen: Seen) -> Iterator[Finding]:
+    """Barriers at which clocks do not tell who came last."""
+    uncertain = seen.column("barriers", "uncertain")
+    if count := int(uncertain.sum()):
+        which = f"{count_text(count)} of {counted(uncertain.size, 'barrier')}"
+        yield Finding(
+            count / uncertain.size,
+            "clocks",
+            f"clocks of hosts may be off by as much as {which} lasted from first to last arrival: "
+            "who came last there, and how long others waited, is not sure",
+            "barriers where uncertain",
+        )
+
+
 _ALL: tuple[Find, ...] = (
-    *(_errors, _sent_again, _doubtful, _stragglers, _barriers, _late_senders),
-    *(_late_receivers, _slow_links, _path, _uneven, _idle),
+    *(_errors, _sent_again, _doubtful, _uncertain_barriers, _stragglers, _barriers),
+    *(_late_senders, _late_receivers, _slow_links, _path, _uneven, _idle),
 )

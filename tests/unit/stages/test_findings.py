@@ -232,6 +232,14 @@ def test_doubtful_messages() -> None:
     assert told[1][1].startswith("10 of 100 messages were received before they were sent")
 
 
+def test_barriers_at_which_clocks_do_not_tell_who_came_last() -> None:
+    rows = stragglers((0, 0), (10, 7 * SECOND), *[(0, 0)] * 6, barriers=10)
+    barriers = [{"uncertain": k < 4} for k in range(10)]
+    told = found(run_of(stragglers=rows, barriers=barriers))
+    assert [(kind, weight) for kind, _, weight in told] == [("clocks", 0.4), ("straggler", 0.1)]
+    assert "as much as 4 of 10 barriers lasted" in told[0][1]
+
+
 def test_what_is_minor_or_more_of_the_same_is_counted() -> None:
     share = [0.2, 0.19, 0.18, 0.17, MINOR / 2]
     caused = [int(x * 70 * SECOND) for x in share]
