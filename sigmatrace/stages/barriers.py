@@ -146,9 +146,7 @@ class Barriers(Stage):
 
 def _floors(run: Run) -> tuple[int, int]:
     """Return the longest pauses in ns that doorbells, and operations, are not told apart by."""
-    begin, end = run.fact_ns("base_ns"), run.fact_ns("last_ns")
-    if run.window_ns is not None:
-        begin, end = max(begin, run.window_ns[0]), min(end, run.window_ns[1])
+    begin, end = run.extent_ns
     span = max(end - begin, 0)
     return max(FLOOR_NS, span // DOORBELL_FLOORS), max(FLOOR_NS, span // PHASE_FLOORS)
 

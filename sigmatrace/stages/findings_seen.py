@@ -28,9 +28,7 @@ class Seen:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.labels = labels_of(run)
-        begin, end = run.fact_ns("base_ns"), run.fact_ns("last_ns")
-        if run.window_ns is not None:
-            begin, end = max(begin, run.window_ns[0]), min(end, run.window_ns[1])
+        begin, end = run.extent_ns
         self.span_ns = max(end - begin, 1)
 
     def rows(self, table: str) -> list[dict[str, Any]]:

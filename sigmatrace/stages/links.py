@@ -115,9 +115,7 @@ class Links(TableStage):
 
 def slots_of(run: Run) -> tuple[int, int]:
     """Return the begin of the first slot in Unix ns, and log2 of the width of slots in ns."""
-    begin, end = run.fact_ns("base_ns"), run.fact_ns("last_ns")
-    if run.window_ns is not None:
-        begin, end = max(begin, run.window_ns[0]), min(end, run.window_ns[1] - 1)
+    begin, end = run.extent_ns
     return begin, max(SHIFT_MIN, (max(end - begin, 0) // SLOTS).bit_length())
 
 
