@@ -264,7 +264,8 @@ def _lines(met: Met) -> Iterator[str]:
         if met.ledger[key]:
             yield f"             {counted(met.ledger[key], 'barrier')} {what}: left out"
     if uncertain := met.ledger["uncertain"]:
-        off = time_text(met.ledger["clocks_off_ns"])
+        off_ns = met.ledger["clocks_off_ns"]
+        off = time_text(off_ns) if off_ns < _ERROR_MOST_NS else "nobody knows by how much"
         yield (
             f"             {counted(uncertain, 'barrier')} within what clocks of hosts may be off "
             f"({off}): who came last is not sure"

@@ -174,6 +174,8 @@ def test_who_came_last_is_not_sure_where_clocks_may_be_off_by_as_much(
     assert [row["uncertain"] for row in found] == uncertain
     assert account["uncertain"] == sum(uncertain)
     assert any("who came last is not sure" in line for line in lines) == any(uncertain)
+    off = "40 ns" if np.isfinite(error_ns) else "nobody knows by how much"
+    assert not any(uncertain) or f"may be off ({off})" in lines[-1]
 
 
 @pytest.mark.parametrize(
