@@ -7,7 +7,7 @@ here, each with its reason, so that what is usual is not told, and what is told 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from sigmatrace.partition import Run, column
 from sigmatrace.schema import STAGE_TABLES, Columns
+from sigmatrace.stages import findings_doubts
 from sigmatrace.stages.critical_path import are_messages
-from sigmatrace.stages.findings_seen import Finding, Seen, share_text
+from sigmatrace.stages.findings_seen import Find, Finding, Seen, share_text
 from sigmatrace.stages.pairs import Ints, bit_lengths, ends_of
 from sigmatrace.stages.table_stage import TableStage, Told
 from sigmatrace.text import byte_text, count_text, counted, time_text
@@ -46,12 +47,8 @@ ON_PATH = 0.2
 IDLE, IDLE_WEIGHT = 0.5, 0.1
 """Links that nobody sends over for half of the time. That is no fault as such (programs compute),
 so it weighs a tenth."""
-BROKEN = 1.0
-"""Weight of errors: what failed comes before what was slow."""
 TOLD = 2
 """Findings in the closing summary."""
-
-Find = Callable[[Seen], Iterator[Finding]]
 
 
 class Findings(TableStage):
@@ -66,7 +63,8 @@ class Findings(TableStage):
                 *("communication", "imbalance", "errors", "critical_path"),
             )
         },
-        "processes": {"label": "str"},
+        "processes": {"label": "str", "host": "str"},
+        "clock_quality": {"error_ns": "f8"},
     }
     produces: ClassVar[Columns] = {"findings": STAGE_TABLES["findings"]}
 
@@ -307,67 +305,8 @@ def _path(seen: Seen) -> Iterator[Finding]:
             )
 
 
-def _errors(seen: Seen) -> Iterator[Finding]:
-    """What failed."""
-    table = seen.run.tables["errors"]
-    for kind in sorted(set(table["kind"].to_pylist())):
-        rows = [row for row in table.to_pylist() if row["kind"] == kind]
-        most = max(rows, key=lambda row: row["count"])
-        total = sum(row["count"] for row in rows)
-        how = "" if kind.startswith("failed") else " with an error"
-        status = f" with status {most['status']}" if most["status"] else ""
-        yield Finding(
-            BROKEN,
-            "errors",
-            f"{counted(total, f'{kind}{how}', f'{kind}s{how}')}, most in "
-            f"{seen.labels[most['proc']]} ({count_text(most['count'])}{status})",
-            f"errors where kind = '{kind}'",
-        )
-
-
-def _sent_again(seen: Seen) -> Iterator[Finding]:
-    """Packets that were sent again, where a packet capture tells."""
-    flows = seen.run.tables.get("wire_flows")
-    repeated = int(column(flows, "repeated").sum()) if flows is not None else 0
-    if flows is not None and repeated:
-        which = int((column(flows, "repeated") > 0).sum())
-        yield Finding(
-            BROKEN,
-            "sent again",
-            f"{counted(repeated, 'packet')} sent again, in {counted(which, 'flow')} of the capture",
-            "wire_flows where repeated > 0",
-        )
-
-
-def _doubtful(seen: Seen) -> Iterator[Finding]:
-    """Messages whose times, or order, are not to be trusted."""
-    counts = [seen.column("message_latency", name) for name in ("messages", "backwards")]
-    messages = max(sum(int(one.sum()) for one in counts), 1)
-    for name, kind, text in (
-        ("backwards", "clocks", "were received before they were sent: clocks of hosts disagree"),
-        ("uncertain", "order", "have no certain order: which receive is theirs may be wrong"),
-    ):
-        count = int(seen.column("message_latency", name).sum())
-        which = f"{count_text(count)} of {counted(messages, 'message')}"
-        evidence = f"message_latency where {name} > 0"
-        yield Finding(count / messages, kind, f"{which} {text}", evidence)
-
-
-def _uncertain_barriers(seen: Seen) -> Iterator[Finding]:
-    """Barriers at which clocks do not tell who came last."""
-    uncertain = seen.column("barriers", "uncertain")
-    if count := int(uncertain.sum()):
-        which = f"{count_text(count)} of {counted(uncertain.size, 'barrier')}"
-        yield Finding(
-            count / uncertain.size,
-            "clocks",
-            f"clocks of hosts may be off by as much as {which} lasted from first to last arrival: "
-            "who came last there, and how long others waited, is not sure",
-            "barriers where uncertain",
-        )
-
-
 _ALL: tuple[Find, ...] = (
-    *(_errors, _sent_again, _doubtful, _uncertain_barriers, _stragglers, _barriers),
-    *(_late_senders, _late_receivers, _slow_links, _path, _uneven, _idle),
+    *findings_doubts.ALL,
+    *(_stragglers, _barriers, _late_senders, _late_receivers, _slow_links),
+    *(_path, _uneven, _idle),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -52,6 +53,10 @@ class Seen:
     def others(self) -> int:
         """How many processes there are besides one."""
         return max(len(self.labels) - 1, 1)
+
+
+Find = Callable[[Seen], Iterator[Finding]]
+"""What looks for findings of a kind."""
 
 
 def share_text(weight: float) -> str:

@@ -20,7 +20,8 @@ READ = tuple(name for name in Findings.requires if name != "processes")
 def run_of(ranks: int = RANKS, facts: dict[str, object] | None = None, **given: Any) -> Run:
     """A run of 10 s."""
     times = {"base_ns": START_NS, "last_ns": START_NS + 10 * SECOND, **(facts or {})}
-    run = make_run(times, processes=[{}] * ranks)
+    run = make_run(times, processes=[{"host": f"node{k // 2}"} for k in range(ranks)])
+    given = {"clock_quality": [{}] * ranks, **given}
     return run.with_results({n: make_table(STAGE_TABLES[n], given.get(n, [])) for n in READ})
 
 
@@ -230,6 +231,21 @@ def test_doubtful_messages() -> None:
     told = found(run_of(message_latency=rows))
     assert [(kind, weight) for kind, _, weight in told] == [("order", 0.4), ("clocks", 0.1)]
     assert told[1][1].startswith("10 of 100 messages were received before they were sent")
+
+
+@pytest.mark.parametrize(
+    ("error_ns", "weight"),
+    [
+        (10_000.0, 0.5),  # 20 us in all, as long as messages take; half of the ring is in a node
+        (9999.0, None),
+        (float("inf"), 0.5),
+    ],
+)
+def test_latencies_of_which_clocks_do_not_tell(error_ns: float, weight: float | None) -> None:
+    quality = [{"error_ns": error_ns}] * RANKS
+    told = found(run_of(**pairs(), clock_quality=quality))
+    assert [(kind, share) for kind, _, share in told] == ([("clocks", weight)] if weight else [])
+    assert all("between 4 of 8 pairs of processes" in text for _, text, _ in told)
 
 
 def test_barriers_at_which_clocks_do_not_tell_who_came_last() -> None:
