@@ -169,12 +169,21 @@ def _lines(table: pa.Table) -> Iterator[str]:
     for row in table.to_pylist():
         if row["level"] in TOLD and row["members"] > 1 and row["egress_max_bytes"]:
             where = f"{layer_text(row['layer'])}, {row['members']} {row['level']}s"
-            most, least = (
-                f"{row[f'egress_{edge}']} {byte_text(row[f'egress_{edge}_bytes'])}"
-                for edge in ("max", "min")
-            )
-            pair = f"{row['pair_src']} -> {row['pair_dst']}"
-            yield (
-                f"imbalance  {where}: sent {row['egress_ratio']:.3g} to 1 ({most}, {least}); "
-                f"{pair} {row['pair_ratio']:.3g} times the mean pair"
-            )
+            said = [_way_text(row)]
+            if row["pair_max_bytes"] > row["pair_mean_bytes"]:
+                pair = f"{row['pair_src']} -> {row['pair_dst']}"
+                said.append(f"{pair} {row['pair_ratio']:.3g} times the mean pair")
+            yield f"imbalance  {where}: {'; '.join(said)}"
+
+
+def _way_text(row: Mapping[str, Any]) -> str:
+    """Return how unevenly members sent."""
+    sizes = [byte_text(row[f"egress_{edge}_bytes"]) for edge in ("max", "min")]
+    if row["egress_max_bytes"] == row["egress_min_bytes"]:
+        return f"all sent {sizes[0]}"
+    most, least = (
+        f"{row[f'egress_{edge}']} {size}" for edge, size in zip(("max", "min"), sizes, strict=True)
+    )
+    if not row["egress_min_bytes"]:
+        return f"sent unevenly ({most}, {row['egress_min']} nothing)"
+    return f"sent {row['egress_ratio']:.3g} to 1 ({most}, {least})"
