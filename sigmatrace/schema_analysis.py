@@ -82,7 +82,7 @@ ANALYSIS_TABLES: dict[str, dict[str, str]] = {
     # `backwards`: messages that were received before they were sent (clocks); all other columns
     # leave them out, latencies are null where there are no others. `uncertain`: of `messages`,
     # those whose order is not sure. Percentiles: the least latency that so many of them do not
-    # exceed.
+    # exceed. `mean_bytes`: of those whose size is known, null where there are none.
     "message_latency": {
         "src_proc": "i4",
         "dst_proc": "i4",
@@ -95,6 +95,7 @@ ANALYSIS_TABLES: dict[str, dict[str, str]] = {
         "p99_ns": "i8",
         "max_ns": "i8",
         "mean_ns": "f8",
+        "mean_bytes": "f8",
     },
     # latency_histogram: messages by size and latency, both in powers of two (as in `sizes`);
     # negative latencies have least_ns = most_ns = -1.
