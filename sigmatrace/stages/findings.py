@@ -20,7 +20,7 @@ from sigmatrace.schema import STAGE_TABLES, Columns
 from sigmatrace.stages import findings_doubts
 from sigmatrace.stages.critical_path import are_messages
 from sigmatrace.stages.findings_seen import Find, Finding, Seen, share_text
-from sigmatrace.stages.pairs import Ints, bit_lengths, ends_of
+from sigmatrace.stages.pairs import UNKNOWN_CLASS, Ints, bit_lengths, ends_of
 from sigmatrace.stages.table_stage import TableStage, Told
 from sigmatrace.text import byte_text, count_text, counted, time_text
 from sigmatrace.trace_format import layer_text
@@ -183,10 +183,11 @@ def _slow_links(seen: Seen) -> Iterator[Finding]:
     ends = seen.keys("message_latency")
     src, dst, layer = ends_of(ends)
     messages, median = (seen.column("message_latency", name) for name in ("messages", "p50_ns"))
-    mean = seen.column("links", "size_bytes") // np.maximum(seen.column("links", "operations"), 1)
-    size = _at(seen.keys("links"), mean, ends)
+    mean = seen.column("message_latency", "mean_bytes")
+    size = bit_lengths(np.minimum(np.nan_to_num(mean), 2.0**63).astype(np.uint64))
+    size[np.isnan(mean)] = UNKNOWN_CLASS
     waited = _at(seen.keys("waits"), seen.column("waits", "transfer_ns"), ends)
-    alike = layer.astype(np.int64) << 8 | bit_lengths(size)
+    alike = layer.astype(np.int64) << 8 | size
     alike[messages < MESSAGES] = -1
     for one in np.unique(alike[alike >= 0]).tolist():
         own = np.flatnonzero(alike == one)

@@ -21,6 +21,7 @@ from sigmatrace.schema import STAGE_TABLES, Columns
 from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.stages.pairs import (
     UNKNOWN_CLASS,
+    Groups,
     bit_lengths,
     labels_of,
     numbered,
@@ -127,8 +128,18 @@ def _of_pairs(messages: pa.Table) -> pa.Table:
                 for name, at in edges.items()
             },
             "mean_ns": pa.array(total / np.maximum(count, 1), mask=none),
+            "mean_bytes": _mean_bytes(messages, pairs, forward),
         }
     )
+
+
+def _mean_bytes(messages: pa.Table, pairs: Groups, chosen: NDArray[np.bool_]) -> pa.Array:
+    """Return the mean size of the chosen messages of each pair, of those whose size is known."""
+    known = chosen & column(messages, "sizes_known")
+    size = np.where(known, column(messages, "size_bytes"), 0).astype(np.float64)
+    total = np.bincount(pairs.code, size, pairs.count.size)
+    count = pairs.sums(known).astype(np.float64)
+    return pa.array(total / np.maximum(count, 1), mask=count == 0)
 
 
 def _histogram(messages: pa.Table) -> pa.Table:

@@ -94,11 +94,12 @@ def pairs(**slow: Any) -> dict[str, list[dict[str, Any]]]:
         ends = {"src_proc": src, "dst_proc": (src + 1) % RANKS, "layer": 1}
         own = slow if src == 2 else {}
         count = own.get("messages", 100)
+        size = own.get("size_bytes", 1000)
         latency = {"messages": count, "p50_ns": own.get("p50_ns", 20_000), "mean_ns": 20_000.0}
-        made["message_latency"].append({**ends, **latency})
+        mean = float(size) if size else None
+        made["message_latency"].append({**ends, **latency, "mean_bytes": mean})
         late = own.get("late_receiver_ns", 100)
         made["waits"].append({**ends, "transfer_ns": 2 * SECOND, "late_receiver_ns": late})
-        size = own.get("size_bytes", 1000)
         times = {"first_ns": START_NS, "last_ns": START_NS + SECOND}
         made["links"].append({**ends, "operations": count, "size_bytes": count * size, **times})
     return made
@@ -117,18 +118,19 @@ def test_a_slow_link() -> None:
 def test_tables_of_pairs_may_be_in_any_order_and_have_other_pairs() -> None:
     want = found(run_of(**pairs(p50_ns=80_000)))
     made = pairs(p50_ns=80_000)
-    del made["waits"][0], made["links"][0]  # of other pairs than the slow one
+    del made["waits"][0]  # of another pair than the slow one
     made["waits"].reverse()
-    made["links"].sort(key=lambda row: -row["dst_proc"])
-    made["links"].append({"src_proc": 7, "dst_proc": -1, "layer": 1, "operations": 9})
+    made["waits"].append({"src_proc": 7, "dst_proc": 1, "layer": 1, "transfer_ns": 9 * SECOND})
     assert found(run_of(**made)) == want
     (slow,) = (row for row in made["message_latency"] if row["src_proc"] == 2)
     slow["layer"] = 4  # where there is no other pair
     assert found(run_of(**made)) == []
 
 
-@pytest.mark.parametrize("more", [{"size_bytes": 100_000}, {"messages": 3}])
-def test_a_link_is_not_slow_whose_messages_are_large_or_few(more: dict[str, int]) -> None:
+@pytest.mark.parametrize("more", [{"size_bytes": 100_000}, {"size_bytes": 0}, {"messages": 3}])
+def test_a_link_is_not_slow_whose_messages_are_large_or_unknown_or_few(
+    more: dict[str, int],
+) -> None:
     assert found(run_of(**pairs(p50_ns=80_000, **more))) == []
 
 

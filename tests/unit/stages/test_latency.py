@@ -34,10 +34,12 @@ def test_pairs_are_those_of_sorted_lists(rows: list[Row]) -> None:
         latency = sorted(row["latency_ns"] for row in there)
         counts = len(there), len(own) - len(there), sum(row["uncertain"] for row in there)
         found_of: tuple[Any, ...] = (None,) * 5
+        sizes = [row["size_bytes"] for row in there if row["sizes_known"]]
+        mean = pytest.approx(float(Fraction(sum(sizes), len(sizes)))) if sizes else None
         if latency:
             edges = latency[0], percentile(latency, 50), percentile(latency, 99), latency[-1]
             found_of = (*edges, pytest.approx(float(Fraction(sum(latency), len(latency)))))
-        want.append((*key, *counts, *found_of))
+        want.append((*key, *counts, *found_of, mean))
     assert [tuple(row.values()) for row in found["message_latency"]] == want
     assert balances(account, len(rows))
     assert account["backwards"] == sum(row["latency_ns"] < 0 for row in rows)
