@@ -248,6 +248,19 @@ def test_bandwidth_and_sizes(tmp_path: Path) -> None:
     assert "begins at unknown (75%" in page.figures["figure-sizes"]
 
 
+def test_a_layer_without_times_is_in_no_picture_over_time(tmp_path: Path) -> None:
+    """Some processes recorded the layer with most bytes, in mode aggregate, others another one."""
+    verbs = {"layer": Layer.VERBS}
+    rows = [sent("rank 0", "rank 1", 2**40), sent("rank 1", "rank 0", 1024, **verbs)]
+    timeline = [{"bin": 2, "proc": 1, "size_bytes": 1024, "op": Op.SEND, "count": 1, **verbs}]
+    latency = [{"layer": Layer.UCT, "least_ns": 1024, "most_ns": 2047, "count": 5}]
+    run = two(communication=rows, timeline=timeline, latency_histogram=latency)
+    page, _ = report(run, tmp_path)
+    assert "ofi" not in page.figures["figure-bandwidth"]
+    assert "layer verbs" in page.figures["figure-bandwidth-by-rank"]
+    assert "figure-latencies" not in page.figures  # of a layer that is not drawn
+
+
 def test_a_run_without_traffic(tmp_path: Path) -> None:
     page, _ = report(run_of([{}]), tmp_path)
     assert page.figures == {} and "No traffic was recorded." in page.text
