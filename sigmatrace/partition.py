@@ -42,6 +42,18 @@ class Run:
         """Unix ns of begin and end of what was read; None: everything was."""
         return cast("tuple[int, int] | None", self.facts.get("window_ns"))
 
+    @property
+    def extent_ns(self) -> tuple[int, int]:
+        """Unix ns of the first and the last moment of what was read, of the run or its window.
+
+        Raises:
+            KeyError: The run has no times.
+        """
+        begin, end = self.fact_ns("base_ns"), self.fact_ns("last_ns")
+        if self.window_ns is not None:
+            begin, end = max(begin, self.window_ns[0]), min(end, self.window_ns[1] - 1)
+        return begin, end
+
     def with_results(self, tables: Tables, facts: Mapping[str, object] | None = None) -> Run:
         """Return a run that holds these tables and facts too."""
         return Run({**self.tables, **tables}, {**self.facts, **(facts or {})})

@@ -79,9 +79,10 @@ ANALYSIS_TABLES: dict[str, dict[str, str]] = {
         "longest_idle_ns": "i8",
     },
     # message_latency: one row per pair of processes and layer, from `message_pairs`.
-    # `backwards`: messages that were received before they were sent (clocks); `uncertain`: those
-    # whose order is not sure. The other columns include both. Percentiles: the least latency that
-    # so many messages do not exceed.
+    # `backwards`: messages that were received before they were sent (clocks); all other columns
+    # leave them out, latencies are null where there are no others. `uncertain`: of `messages`,
+    # those whose order is not sure. Percentiles: the least latency that so many of them do not
+    # exceed. `mean_bytes`: of those whose size is known, null where there are none.
     "message_latency": {
         "src_proc": "i4",
         "dst_proc": "i4",
@@ -94,6 +95,7 @@ ANALYSIS_TABLES: dict[str, dict[str, str]] = {
         "p99_ns": "i8",
         "max_ns": "i8",
         "mean_ns": "f8",
+        "mean_bytes": "f8",
     },
     # latency_histogram: messages by size and latency, both in powers of two (as in `sizes`);
     # negative latencies have least_ns = most_ns = -1.
@@ -125,7 +127,8 @@ ANALYSIS_TABLES: dict[str, dict[str, str]] = {
     # its first send to its last receive.
     "in_flight": {"proc": "i4", "layer": "u1", "messages": "u8", "max": "i8", "mean": "f8"},
     # barriers: one row per barrier that was found. kind: "region" (the program's own), "doorbell"
-    # (control doorbells of GPUs), "phase" (of traffic). `spread_ns`: from first to last arrival.
+    # (control doorbells of GPUs), "phase" (of traffic). `spread_ns`: from first to last arrival;
+    # `uncertain`: clocks of members' hosts may be off by as much, so that the order is not sure.
     "barriers": {
         "barrier": "i4",
         "kind": "str",
@@ -136,6 +139,7 @@ ANALYSIS_TABLES: dict[str, dict[str, str]] = {
         "spread_ns": "i8",
         "first_proc": "i4",
         "last_proc": "i4",
+        "uncertain": "bool",
     },
     # barrier_arrivals: by barrier in order of arrival, `position` from 0; gpu: the object, or 0.
     "barrier_arrivals": {

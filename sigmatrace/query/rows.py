@@ -12,6 +12,8 @@ from typing import Any, Protocol, TextIO
 from sigmatrace.errors import QueryError
 
 Row = tuple[Any, ...]
+Take = Callable[[Sequence[str], list[Row]], None]
+"""Called with names of columns and some rows."""
 _LOOKED_AT = 1000
 _GAP = "  "
 _CRLF = "\r\n"

@@ -14,11 +14,9 @@ from perfetto.trace_processor.platform import PlatformDelegate
 from perfetto.trace_processor.protos import ProtoFactory
 
 from sigmatrace.errors import ChunkFormatError, QueryError
+from sigmatrace.query.rows import Row, Take
 from sigmatrace.query.wasm_host import REQUEST_BYTES, Host, Module
 
-Row = tuple[Any, ...]
-Take = Callable[[Sequence[str], list[Row]], None]
-"""Called with names of columns and some rows."""
 _TIMINGS = ("_ns", "_ms", "_us")
 _SIZES = ("_size_bytes", "_bytes", "_size")
 _FIGURES = ("clock_sync_cache_miss",)

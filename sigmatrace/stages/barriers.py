@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from sigmatrace.partition import Partition, Run, column
 from sigmatrace.schema import STAGE_TABLES, Columns
@@ -32,6 +33,8 @@ from sigmatrace.trace_format import INITIATORS, Layer, Op
 DOORBELL_FLOORS, PHASE_FLOORS = 1 << 20, 1 << 12
 """Intervals of a GPU, and of a process, are at most about so many: 24 bytes each."""
 FLOOR_NS = 1000
+_ERROR_MOST_NS = 1e15
+"""A clock that nobody calibrated may be off by anything; days are enough, and fit into 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ class Barriers(Stage):
         "gpu_queues": {"proc": "i4", "object": "u4", "gpu": "u4"},
         "names": {"proc": "i4", "name": "u4", "text": "str"},
         "clock_quality": {"error_ns": "f8"},
+        "processes": {"host": "str"},
     }
     produces: ClassVar[Columns] = {
         name: STAGE_TABLES[name] for name in ("barriers", "barrier_arrivals")
@@ -100,15 +104,16 @@ class Barriers(Stage):
 
     def resolve(self, summary: Seen, run: Run) -> Met:
         """Find barriers in what the run had."""
-        error_ns = run.column("clock_quality", "error_ns")
-        tolerance_ns = int(2 * min(np.nan_to_num(error_ns).max(initial=0), 1e15))
+        error_ns = np.minimum(run.column("clock_quality", "error_ns"), _ERROR_MOST_NS)
+        tolerance_ns = int(2 * error_ns.max(initial=0))
         regions = barriers_of(summary.marks, run, self.region, tolerance_ns)
         shared = [one for one in regions if one.proc.size > 1]
         doorbells = _of_bursts("doorbell", summary.doorbells, summary.floors_ns[0])
         found = [*shared, *doorbells]
         phases = [] if found else _of_bursts("phase", summary.operations, summary.floors_ns[1])
         found += phases
-        barriers, arrivals = _tables(found)
+        off_ns = [_off_ns(one.proc, error_ns, run) for one in found]
+        barriers, arrivals = _tables(found, off_ns)
         ledger: dict[str, Any] = {
             "barriers": barriers.num_rows,
             "by_kind": {
@@ -116,10 +121,13 @@ class Barriers(Stage):
                 for kind in ("region", "doorbell", "phase")
             },
             "region_begins_and_ends": summary.marks.num_rows,
-            "regions_of_one_process": len(regions) - len(shared),
+            "region_names_of_one_process": len(regions) - len(shared),
             "not_all_took_part": sum(one.incomplete for one in shared),
             "left_before_all_came": sum(one.contradicted for one in shared),
             "doorbell_bursts_that_do_not_fit": 0 if doorbells else summary.doorbells.key.size,
+            "phase_bursts_that_do_not_fit": 0 if found else summary.operations.key.size,
+            "uncertain": int(column(barriers, "uncertain").sum()),
+            "clocks_off_ns": max(off_ns, default=0),
         }
         return Met(barriers, arrivals, ledger)
 
@@ -138,11 +146,17 @@ class Barriers(Stage):
 
 def _floors(run: Run) -> tuple[int, int]:
     """Return the longest pauses in ns that doorbells, and operations, are not told apart by."""
-    begin, end = run.fact_ns("base_ns"), run.fact_ns("last_ns")
-    if run.window_ns is not None:
-        begin, end = max(begin, run.window_ns[0]), min(end, run.window_ns[1])
+    begin, end = run.extent_ns
     span = max(end - begin, 0)
     return max(FLOOR_NS, span // DOORBELL_FLOORS), max(FLOOR_NS, span // PHASE_FLOORS)
+
+
+def _off_ns(proc: Ints, error_ns: NDArray[np.float64], run: Run) -> int:
+    """Return how far clocks of members may be off each other; those of one host are one clock."""
+    hosts = run.tables["processes"].column("host").take(pa.array(proc))
+    if len(hosts.unique()) < 2:
+        return 0
+    return int(np.sort(error_ns[np.unique(proc)])[-2:].sum())
 
 
 def _atomics(part: Partition) -> tuple[Ints, Ints]:
@@ -171,9 +185,15 @@ def _of_bursts(kind: str, bursts: Bursts, floor_ns: int) -> list[Found]:
     return [Found(kind, "", found.key >> 32, found.key & 0xFFFFFFFF, came)]
 
 
-def _tables(found: Sequence[Found]) -> tuple[pa.Table, pa.Table]:
-    """Return ``barriers`` and ``barrier_arrivals``, numbered by the time of the first arrival."""
-    barriers = pa.concat_tables([_barriers(one) for one in found] or [_barriers(_NONE)])
+def _tables(found: Sequence[Found], off_ns: Sequence[int]) -> tuple[pa.Table, pa.Table]:
+    """Return ``barriers`` and ``barrier_arrivals``, numbered by the time of the first arrival.
+
+    Args:
+        found: Barriers.
+        off_ns: Of each, how far its members' clocks may be off each other.
+    """
+    made = [_barriers(one, off) for one, off in zip(found, off_ns, strict=True)]
+    barriers = pa.concat_tables(made or [_barriers(_NONE, 0)])
     arrivals = pa.concat_tables([_arrivals(one) for one in found] or [_arrivals(_NONE)])
     order = np.lexsort((column(barriers, "last_ns"), column(barriers, "first_ns")))
     number = np.empty(order.size, np.int32)
@@ -190,7 +210,7 @@ _NO_ONE = np.zeros(0, np.int64)
 _NONE = Found("", "", _NO_ONE, _NO_ONE, np.zeros((0, 0), np.int64))
 
 
-def _barriers(found: Found) -> pa.Table:
+def _barriers(found: Found, off_ns: int) -> pa.Table:
     count = len(found.arrival)
     edges = [found.arrival.min(axis=1, initial=2**62), found.arrival.max(axis=1, initial=0)]
     order = np.argsort(found.arrival, axis=1, kind="stable")
@@ -205,6 +225,7 @@ def _barriers(found: Found) -> pa.Table:
             "spread_ns": edges[1] - edges[0],
             "first_proc": who[order[:, :1].ravel()],
             "last_proc": who[order[:, -1:].ravel()],
+            "uncertain": (edges[1] - edges[0] <= off_ns) & (off_ns > 0),
         }
     )
 
@@ -242,6 +263,13 @@ def _lines(met: Met) -> Iterator[str]:
     ):
         if met.ledger[key]:
             yield f"             {counted(met.ledger[key], 'barrier')} {what}: left out"
+    if uncertain := met.ledger["uncertain"]:
+        off_ns = met.ledger["clocks_off_ns"]
+        off = time_text(off_ns) if off_ns < _ERROR_MOST_NS else "nobody knows by how much"
+        yield (
+            f"             {counted(uncertain, 'barrier')} within what clocks of hosts may be off "
+            f"({off}): who came last is not sure"
+        )
 
 
 _TEXT = {"doorbell": "GPU doorbells", "phase": "phases of traffic"}

@@ -21,10 +21,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sigmatrace.devices import Gpus, Nics, QueuePairs, connection_text
+from sigmatrace.participants import participants
 from sigmatrace.partition import Run, column
 from sigmatrace.schema import Columns
 from sigmatrace.stages.topology_names import find, number_rows
-from sigmatrace.trace_format import Op, layer_text
+from sigmatrace.trace_format import Op
 
 LEVELS = ("qp", "gpu", "nic", "rank", "node")
 KNOWN_COLUMNS: Columns = {
@@ -114,18 +115,10 @@ class Known:
     def members(self, layer: int) -> Mapping[str, list[str]]:
         """Return by level the names of all that could have had traffic at a layer.
 
-        These are the processes that recorded the layer (where ranks are known, those that have one:
-        launchers and helpers do not take part), their nodes and GPUs, and the queue pairs of the
-        layer with the ports that they go through. Other endpoints are not listed.
+        These are its participants, their nodes and GPUs, and the queue pairs of the layer with the
+        ports that they go through. Other endpoints are not listed.
         """
-        chosen = self._run.tables["processes"].column("layers").to_pylist()
-        ranked = self._run.column("processes", "rank") >= 0
-        takes_part = ranked if ranked.any() else ~ranked
-        procs = [
-            proc
-            for proc, text in enumerate(chosen)
-            if takes_part[proc] and layer_text(layer) in text.split(",")
-        ]
+        procs = participants(self._run, layer)
         own = self._run.column("endpoints", "layer")[self.qps.rows] == layer
         gpus = np.flatnonzero(np.isin(self._gpu_proc, procs)).tolist()
         nics = np.unique(self.nic[own & (self.nic >= 0)]).tolist()

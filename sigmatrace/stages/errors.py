@@ -10,8 +10,7 @@ Three kinds, which are not to be added up, since one failure may be seen twice:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,7 +21,8 @@ from numpy.typing import NDArray
 from sigmatrace.lookup import find_objects, object_keys
 from sigmatrace.partition import Partition, Run, column
 from sigmatrace.schema import STAGE_TABLES, Columns
-from sigmatrace.stages.base import Stage, SummaryKind
+from sigmatrace.stages.base import SummaryKind
+from sigmatrace.stages.table_stage import TableStage, Told
 from sigmatrace.text import counted
 from sigmatrace.trace_format import OpFlag
 
@@ -30,15 +30,7 @@ WORK_COMPLETION, COMPLETION, FAILED = "work completion", "completion", "failed o
 _KEYS = ["proc", "object", "layer", "kind", "status"]
 
 
-@dataclass(frozen=True)
-class Errors:
-    """The table, and its part of the ledger."""
-
-    table: pa.Table
-    ledger: Mapping[str, Any]
-
-
-class ErrorSummary(Stage):
+class ErrorSummary(TableStage):
     """Makes ``errors``."""
 
     name: ClassVar[str] = "errors"
@@ -66,7 +58,7 @@ class ErrorSummary(Stage):
         """Add both."""
         return _added(pa.concat_tables([left, right]))
 
-    def resolve(self, summary: pa.Table, run: Run) -> Errors:
+    def resolve(self, summary: pa.Table, run: Run) -> Told:
         """Name the layers of queue pairs, and put rows into order."""
         table = summary.set_column(2, "layer", pa.array(_layers(summary, run)))
         table = table.sort_by([(name, "ascending") for name in _KEYS])
@@ -77,17 +69,9 @@ class ErrorSummary(Stage):
         ledger: dict[str, Any] = {f"{kind}s".replace(" ", "_"): n for kind, n in counts.items()}
         same = {"left": counts[WORK_COMPLETION], "right": "stages.completion.errors"}
         ledger["balance"] = [{"name": "work completions with errors", **same}]
-        return Errors(table, ledger)
+        return Told(table, ledger)
 
-    def results(self, resolved: Errors) -> Mapping[str, pa.Table]:
-        """Return ``errors``."""
-        return {"errors": resolved.table}
-
-    def account(self, resolved: Errors) -> Mapping[str, object]:
-        """Return errors by kind."""
-        return resolved.ledger
-
-    def lines(self, resolved: Errors, run: Run) -> Sequence[str]:
+    def lines(self, resolved: Told, run: Run) -> Sequence[str]:
         """Return how many there are of each kind, and in which processes; nothing without any."""
         lines = []
         for kind in (WORK_COMPLETION, COMPLETION, FAILED):

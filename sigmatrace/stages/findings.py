@@ -7,17 +7,20 @@ here, each with its reason, so that what is usual is not told, and what is told 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from sigmatrace.partition import Run, column
 from sigmatrace.schema import STAGE_TABLES, Columns
+from sigmatrace.stages import findings_doubts
 from sigmatrace.stages.critical_path import are_messages
-from sigmatrace.stages.findings_seen import Finding, Seen, share_text
-from sigmatrace.stages.pairs import Ints, bit_lengths
+from sigmatrace.stages.findings_seen import Find, Finding, Seen, share_text
+from sigmatrace.stages.pairs import UNKNOWN_CLASS, Ints, bit_lengths, ends_of
 from sigmatrace.stages.table_stage import TableStage, Told
 from sigmatrace.text import byte_text, count_text, counted, time_text
 from sigmatrace.trace_format import layer_text
@@ -44,12 +47,8 @@ ON_PATH = 0.2
 IDLE, IDLE_WEIGHT = 0.5, 0.1
 """Links that nobody sends over for half of the time. That is no fault as such (programs compute),
 so it weighs a tenth."""
-BROKEN = 1.0
-"""Weight of errors: what failed comes before what was slow."""
 TOLD = 2
 """Findings in the closing summary."""
-
-Find = Callable[[Seen], Iterator[Finding]]
 
 
 class Findings(TableStage):
@@ -64,7 +63,8 @@ class Findings(TableStage):
                 *("communication", "imbalance", "errors", "critical_path"),
             )
         },
-        "processes": {"label": "str"},
+        "processes": {"label": "str", "host": "str"},
+        "clock_quality": {"error_ns": "f8"},
     }
     produces: ClassVar[Columns] = {"findings": STAGE_TABLES["findings"]}
 
@@ -158,9 +158,8 @@ def _outliers(values: Ints) -> Ints:
 def _late_receivers(seen: Seen) -> Iterator[Finding]:
     """For whom messages wait longer than for others."""
     layers, dst = seen.column("waits", "layer"), seen.column("waits", "dst_proc")
-    under_way = seen.column("message_latency", "mean_ns") * seen.column(
-        "message_latency", "messages"
-    )
+    mean, count = (seen.column("message_latency", name) for name in ("mean_ns", "messages"))
+    under_way = np.nan_to_num(mean) * count
     of_layer = seen.column("message_latency", "layer")
     for layer in np.unique(layers).tolist():
         late = np.zeros(len(seen.labels), np.int64)
@@ -181,40 +180,47 @@ def _late_receivers(seen: Seen) -> Iterator[Finding]:
 
 def _slow_links(seen: Seen) -> Iterator[Finding]:
     """Pairs whose messages take longer than those of other pairs, of about the same size."""
-    waits = {_ends(row): row for row in seen.rows("waits")}
-    sizes = {
-        _ends(row): row["size_bytes"] // max(row["operations"], 1) for row in seen.rows("links")
-    }
-    rows = [row for row in seen.rows("message_latency") if row["messages"] >= MESSAGES]
-    mean = np.array([sizes.get(_ends(row), 0) for row in rows], np.uint64)
-    alike = [
-        (row["layer"], bits) for row, bits in zip(rows, bit_lengths(mean).tolist(), strict=True)
-    ]
-    medians: dict[tuple[int, int], list[int]] = {}
-    for key, row in zip(alike, rows, strict=True):
-        medians.setdefault(key, []).append(row["p50_ns"])
-    usual = {key: float(np.median(own)) for key, own in medians.items() if len(own) >= PAIRS}
-    for key, row in zip(alike, rows, strict=True):
-        if key not in usual or not 0 < TIMES_MEDIAN * usual[key] <= row["p50_ns"]:
+    ends = seen.keys("message_latency")
+    src, dst, layer = ends_of(ends)
+    messages, median = (seen.column("message_latency", name) for name in ("messages", "p50_ns"))
+    mean = seen.column("message_latency", "mean_bytes")
+    size = bit_lengths(np.minimum(np.nan_to_num(mean), 2.0**63).astype(np.uint64))
+    size[np.isnan(mean)] = UNKNOWN_CLASS
+    waited = _at(seen.keys("waits"), seen.column("waits", "transfer_ns"), ends)
+    alike = layer.astype(np.int64) << 8 | size
+    alike[messages < MESSAGES] = -1
+    for one in np.unique(alike[alike >= 0]).tolist():
+        own = np.flatnonzero(alike == one)
+        usual = float(np.median(median[own]))
+        if own.size < PAIRS or usual <= 0:
             continue
-        waited = waits[_ends(row)]["transfer_ns"]
-        yield Finding(
-            waited / seen.span_ns,
-            "slow link",
-            f"messages {seen.pair(row['src_proc'], row['dst_proc'])} took "
-            f"{time_text(row['p50_ns'])} in the median, {row['p50_ns'] / usual[key]:.3g} times as "
-            f"long as those of other pairs ({layer_text(row['layer'])}); the receiver waited at "
-            f"most {time_text(waited)} for them ({share_text(waited / seen.span_ns)} of the run)",
-            f"message_latency where {_where(row)}",
-        )
+        for row in own[median[own] >= TIMES_MEDIAN * usual].tolist():
+            share = int(waited[row]) / seen.span_ns
+            took, wait = int(median[row]), int(waited[row])
+            yield Finding(
+                share,
+                "slow link",
+                f"messages {seen.pair(src[row], dst[row])} took {time_text(took)} in the median, "
+                f"{took / usual:.3g} times as long as those of other pairs "
+                f"({layer_text(int(layer[row]))}); the receiver waited at most "
+                f"{time_text(wait)} for them ({share_text(share)} of the run)",
+                f"message_latency where src_proc = {src[row]} and dst_proc = {dst[row]} and "
+                f"layer = {layer[row]}",
+            )
 
 
-def _ends(row: Mapping[str, Any]) -> tuple[int, int, int]:
-    return row["src_proc"], row["dst_proc"], row["layer"]
+def _at(keys: Ints, values: NDArray[Any], wanted: Ints) -> NDArray[Any]:
+    """Return the values of keys, ``(wanted,)``; 0 where there is no such key.
 
-
-def _where(row: Mapping[str, Any]) -> str:
-    return " and ".join(f"{name} = {row[name]}" for name in ("src_proc", "dst_proc", "layer"))
+    Args:
+        keys: ``(n,)``, distinct.
+        values: ``(n,)``.
+        wanted: Keys.
+    """
+    order = np.argsort(keys)
+    place = np.searchsorted(keys[order], wanted)
+    is_there = np.append(keys[order], -1)[place] == wanted
+    return np.where(is_there, np.append(values[order], values.dtype.type(0))[place], 0)
 
 
 def _uneven(seen: Seen) -> Iterator[Finding]:
@@ -226,7 +232,7 @@ def _uneven(seen: Seen) -> Iterator[Finding]:
         if row is None or row["members"] < 2 or row["members"] in members:
             continue
         members.add(row["members"])
-        total = sum(_bytes_between(seen, row)) or 1
+        total = _bytes_between(seen, row) or 1.0
         where = f"imbalance where level = '{level}' and layer = {row['layer']}"
         for way, did in (("egress", "sent"), ("ingress", "received")):
             most, least = (row[f"{way}_{edge}_bytes"] for edge in ("max", "min"))
@@ -250,13 +256,12 @@ def _uneven(seen: Seen) -> Iterator[Finding]:
             )
 
 
-def _bytes_between(seen: Seen, row: Mapping[str, Any]) -> list[int]:
+def _bytes_between(seen: Seen, row: Mapping[str, Any]) -> float:
     """Return the bytes between different members of a level and layer."""
     table = seen.run.tables["communication"]
-    src, dst, level = (np.array(table[x].to_pylist(), object) for x in ("src", "dst", "level"))
-    own = (level == row["level"]) & (column(table, "layer") == row["layer"]) & (src != dst)
-    between: list[int] = column(table, "size_bytes")[own].tolist()
-    return between
+    own = pc.and_(pc.equal(table["level"], row["level"]), pc.equal(table["layer"], row["layer"]))
+    between = table.filter(pc.and_(own, pc.not_equal(table["src"], table["dst"])))
+    return float(column(between, "size_bytes").sum(dtype=np.float64))
 
 
 def _idle(seen: Seen) -> Iterator[Finding]:
@@ -301,52 +306,8 @@ def _path(seen: Seen) -> Iterator[Finding]:
             )
 
 
-def _errors(seen: Seen) -> Iterator[Finding]:
-    """What failed."""
-    table = seen.run.tables["errors"]
-    for kind in sorted(set(table["kind"].to_pylist())):
-        rows = [row for row in table.to_pylist() if row["kind"] == kind]
-        most = max(rows, key=lambda row: row["count"])
-        total = sum(row["count"] for row in rows)
-        how = "" if kind.startswith("failed") else " with an error"
-        status = f" with status {most['status']}" if most["status"] else ""
-        yield Finding(
-            BROKEN,
-            "errors",
-            f"{counted(total, f'{kind}{how}', f'{kind}s{how}')}, most in "
-            f"{seen.labels[most['proc']]} ({count_text(most['count'])}{status})",
-            f"errors where kind = '{kind}'",
-        )
-
-
-def _sent_again(seen: Seen) -> Iterator[Finding]:
-    """Packets that were sent again, where a packet capture tells."""
-    flows = seen.run.tables.get("wire_flows")
-    repeated = int(column(flows, "repeated").sum()) if flows is not None else 0
-    if flows is not None and repeated:
-        which = int((column(flows, "repeated") > 0).sum())
-        yield Finding(
-            BROKEN,
-            "sent again",
-            f"{counted(repeated, 'packet')} sent again, in {counted(which, 'flow')} of the capture",
-            "wire_flows where repeated > 0",
-        )
-
-
-def _doubtful(seen: Seen) -> Iterator[Finding]:
-    """Messages whose times, or order, are not to be trusted."""
-    messages = max(int(seen.column("message_latency", "messages").sum()), 1)
-    for name, kind, text in (
-        ("backwards", "clocks", "were received before they were sent: clocks of hosts disagree"),
-        ("uncertain", "order", "have no certain order: which receive is theirs may be wrong"),
-    ):
-        count = int(seen.column("message_latency", name).sum())
-        which = f"{count_text(count)} of {counted(messages, 'message')}"
-        evidence = f"message_latency where {name} > 0"
-        yield Finding(count / messages, kind, f"{which} {text}", evidence)
-
-
 _ALL: tuple[Find, ...] = (
-    *(_errors, _sent_again, _doubtful, _stragglers, _barriers, _late_senders),
-    *(_late_receivers, _slow_links, _path, _uneven, _idle),
+    *findings_doubts.ALL,
+    *(_stragglers, _barriers, _late_senders, _late_receivers, _slow_links),
+    *(_path, _uneven, _idle),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sigmatrace.partition import Run
-from sigmatrace.stages.pairs import labels_of
+from sigmatrace.stages.pairs import Ints, keys_of, labels_of
 
 
 @dataclass(frozen=True)
@@ -28,19 +29,21 @@ class Seen:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.labels = labels_of(run)
-        begin, end = run.fact_ns("base_ns"), run.fact_ns("last_ns")
-        if run.window_ns is not None:
-            begin, end = max(begin, run.window_ns[0]), min(end, run.window_ns[1])
+        begin, end = run.extent_ns
         self.span_ns = max(end - begin, 1)
 
     def rows(self, table: str) -> list[dict[str, Any]]:
-        """Return the rows of a table that is small."""
+        """Return the rows of a table that is small: that grows with processes, not with pairs."""
         rows: list[dict[str, Any]] = self.run.tables[table].to_pylist()
         return rows
 
     def column(self, table: str, name: str) -> np.ndarray:
         """Return a column of a table."""
         return self.run.column(table, name)
+
+    def keys(self, table: str) -> Ints:
+        """Return the key of each row of a table by pair of processes and layer (``keys_of``)."""
+        return keys_of(*(self.column(table, name) for name in ("src_proc", "dst_proc", "layer")))
 
     def pair(self, src: int, dst: int) -> str:
         """Return the two ends of messages."""
@@ -50,6 +53,10 @@ class Seen:
     def others(self) -> int:
         """How many processes there are besides one."""
         return max(len(self.labels) - 1, 1)
+
+
+Find = Callable[[Seen], Iterator[Finding]]
+"""What looks for findings of a kind."""
 
 
 def share_text(weight: float) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sigmatrace.partition import Run, column
+from sigmatrace.partition import Run, arrow_type, column
 from sigmatrace.schema import STAGE_TABLES, Columns
 from sigmatrace.stages.ends import KNOWN_COLUMNS, LEVELS, Known
 from sigmatrace.stages.sums import LIMB, LOW, column_sums, sums_of
@@ -24,7 +24,7 @@ from sigmatrace.trace_format import layer_text
 
 TOLD = ("rank", "node")
 """Levels of which the closing summary tells."""
-_MOST = 2**64 - 1
+_MOST = np.uint64(2**64 - 1)
 
 
 class Imbalance(TableStage):
@@ -62,9 +62,8 @@ class Imbalance(TableStage):
 
 
 def _table(rows: Sequence[Mapping[str, object]]) -> pa.Table:
-    kinds = STAGE_TABLES["imbalance"].items()
-    types = {n: pa.string() if d == "str" else pa.from_numpy_dtype(np.dtype(d)) for n, d in kinds}
-    return pa.Table.from_pylist(list(rows), schema=pa.schema(list(types.items())))
+    types = [(name, arrow_type(dtype)) for name, dtype in STAGE_TABLES["imbalance"].items()]
+    return pa.Table.from_pylist(list(rows), schema=pa.schema(types))
 
 
 def _compared(rows: pa.Table, members: Sequence[str]) -> tuple[dict[str, Any], dict[str, int]]:
@@ -74,10 +73,13 @@ def _compared(rows: pa.Table, members: Sequence[str]) -> tuple[dict[str, Any], d
         rows: Of ``communication``.
         members: What could have had traffic.
     """
-    names = [*dict.fromkeys([*members, *rows["src"].to_pylist(), *rows["dst"].to_pylist()])]
-    names = [name for name in names if name]
+    ends = pa.concat_arrays([rows[end].combine_chunks() for end in ("src", "dst")])
+    coded = ends.dictionary_encode()
+    known = coded.dictionary.to_pylist()
+    names = [name for name in dict.fromkeys([*members, *known]) if name]
     place = {name: at for at, name in enumerate(names)} | {"": len(names)}
-    src, dst = (np.array([place[x] for x in rows[end].to_pylist()]) for end in ("src", "dst"))
+    codes = np.array([place[name] for name in known], np.int64)[coded.indices.to_numpy()]
+    src, dst = codes[: rows.num_rows], codes[rows.num_rows :]
     size = column(rows, "size_bytes")
     between = src != dst
     parts = {
@@ -156,7 +158,7 @@ def _equations(
     ledger: Mapping[str, Mapping[str, int]], table: pa.Table
 ) -> Iterator[dict[str, Any]]:
     """Yield that all bytes of a level are somewhere; sums beyond 64 bits are not judged."""
-    if _MOST in table["size_bytes"].to_pylist():
+    if (column(table, "size_bytes") == _MOST).any():
         return
     for level, told in ledger.items():
         right = f"stages.communication.levels.{level}.size_bytes"
@@ -167,12 +169,21 @@ def _lines(table: pa.Table) -> Iterator[str]:
     for row in table.to_pylist():
         if row["level"] in TOLD and row["members"] > 1 and row["egress_max_bytes"]:
             where = f"{layer_text(row['layer'])}, {row['members']} {row['level']}s"
-            most, least = (
-                f"{row[f'egress_{edge}']} {byte_text(row[f'egress_{edge}_bytes'])}"
-                for edge in ("max", "min")
-            )
-            pair = f"{row['pair_src']} -> {row['pair_dst']}"
-            yield (
-                f"imbalance  {where}: sent {row['egress_ratio']:.3g} to 1 ({most}, {least}); "
-                f"{pair} {row['pair_ratio']:.3g} times the mean pair"
-            )
+            said = [_way_text(row)]
+            if row["pair_max_bytes"] > row["pair_mean_bytes"]:
+                pair = f"{row['pair_src']} -> {row['pair_dst']}"
+                said.append(f"{pair} {row['pair_ratio']:.3g} times the mean pair")
+            yield f"imbalance  {where}: {'; '.join(said)}"
+
+
+def _way_text(row: Mapping[str, Any]) -> str:
+    """Return how unevenly members sent."""
+    sizes = [byte_text(row[f"egress_{edge}_bytes"]) for edge in ("max", "min")]
+    if row["egress_max_bytes"] == row["egress_min_bytes"]:
+        return f"all sent {sizes[0]}"
+    most, least = (
+        f"{row[f'egress_{edge}']} {size}" for edge, size in zip(("max", "min"), sizes, strict=True)
+    )
+    if not row["egress_min_bytes"]:
+        return f"sent unevenly ({most}, {row['egress_min']} nothing)"
+    return f"sent {row['egress_ratio']:.3g} to 1 ({most}, {least})"

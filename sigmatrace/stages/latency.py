@@ -1,8 +1,8 @@
 """Stage latency: how long messages took, from send to receive, by pair of processes and by size.
 
 Percentiles are exact: the least latency that so many of the messages do not exceed. Messages that
-were received before they were sent (clocks), and those whose order is not certain, are among all
-others and are counted.
+were received before they were sent (clocks) have no latency: they are counted, and left out. Those
+whose order is not certain are among all others, and counted.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sigmatrace.partition import Run, column
@@ -20,6 +21,7 @@ from sigmatrace.schema import STAGE_TABLES, Columns
 from sigmatrace.stages.base import Stage, SummaryKind
 from sigmatrace.stages.pairs import (
     UNKNOWN_CLASS,
+    Groups,
     bit_lengths,
     labels_of,
     numbered,
@@ -67,7 +69,11 @@ class Latency(Stage):
             "pairs": pairs.num_rows,
             **told,
             "balance": [
-                {"name": "latencies = messages", "left": told["messages"], "right": whole},
+                {
+                    "name": "latencies + backwards = messages",
+                    "left": [told["messages"], told["backwards"]],
+                    "right": whole,
+                },
                 {
                     "name": "histogram = messages",
                     "left": _total(histogram, "count"),
@@ -96,26 +102,44 @@ def _total(table: pa.Table, name: str) -> int:
 
 def _of_pairs(messages: pa.Table) -> pa.Table:
     latency = column(messages, "latency_ns")
+    forward = latency >= 0
     pairs = pairs_of(messages)
-    until = np.cumsum(pairs.count)
-    first = until - pairs.count
     ordered = latency[np.lexsort((latency, pairs.code))]
-    mean = pairs.totals(latency)[1] / np.maximum(pairs.count, 1)
+    until, count = np.cumsum(pairs.count), pairs.sums(forward).astype(np.int64)
+    first = until - count  # of each pair those that are negative come first
+    edges = {
+        "min_ns": first,
+        "p50_ns": first + (count + 1) // 2 - 1,
+        "p99_ns": first + (99 * count + 99) // 100 - 1,
+        "max_ns": until - 1,
+    }
+    none = count == 0
+    total = pairs.totals(np.where(forward, latency, 0))[1]
     return pa.table(
         {
             "src_proc": pairs.first,
             "dst_proc": pairs.second,
             "layer": pairs.layer,
-            "messages": pairs.count.astype(np.uint64),
-            "backwards": pairs.sums(latency < 0),
-            "uncertain": pairs.sums(column(messages, "uncertain")),
-            "min_ns": ordered[first],
-            "p50_ns": ordered[first + (pairs.count + 1) // 2 - 1],
-            "p99_ns": ordered[first + (99 * pairs.count + 99) // 100 - 1],
-            "max_ns": ordered[until - 1],
-            "mean_ns": mean,
+            "messages": count.astype(np.uint64),
+            "backwards": pairs.sums(~forward),
+            "uncertain": pairs.sums(forward & column(messages, "uncertain")),
+            **{
+                name: pa.array(ordered[np.where(none, 0, at)], mask=none)
+                for name, at in edges.items()
+            },
+            "mean_ns": pa.array(total / np.maximum(count, 1), mask=none),
+            "mean_bytes": _mean_bytes(messages, pairs, forward),
         }
     )
+
+
+def _mean_bytes(messages: pa.Table, pairs: Groups, chosen: NDArray[np.bool_]) -> pa.Array:
+    """Return the mean size of the chosen messages of each pair, of those whose size is known."""
+    known = chosen & column(messages, "sizes_known")
+    size = np.where(known, column(messages, "size_bytes"), 0).astype(np.float64)
+    total = np.bincount(pairs.code, size, pairs.count.size)
+    count = pairs.sums(known).astype(np.float64)
+    return pa.array(total / np.maximum(count, 1), mask=count == 0)
 
 
 def _histogram(messages: pa.Table) -> pa.Table:
@@ -149,6 +173,7 @@ def _limits(bits: NDArray[np.int64]) -> tuple[NDArray[np.uint64], NDArray[np.uin
 
 
 def _lines(pairs: pa.Table, labels: Sequence[str]) -> Iterator[str]:
+    pairs = pairs.filter(pc.greater(pairs["messages"], 0))
     median, layers = column(pairs, "p50_ns"), column(pairs, "layer")
     ends = [column(pairs, f"{end}_proc") for end in ("src", "dst")]
     for layer in np.unique(layers).tolist():

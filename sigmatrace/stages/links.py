@@ -24,6 +24,7 @@ from sigmatrace.partition import Partition, Run
 from sigmatrace.schema import STAGE_TABLES, Columns
 from sigmatrace.stages.base import SummaryKind
 from sigmatrace.stages.channels import Channels
+from sigmatrace.stages.pairs import Ints, ends_of, keys_of
 from sigmatrace.stages.sums import LIMB, LOW, column_sums, sums_of
 from sigmatrace.stages.table_stage import TableStage, Told
 from sigmatrace.trace_format import INITIATORS
@@ -36,22 +37,20 @@ _MASK = sum(1 << op for op in INITIATORS)
 _BLOCK = 1 << 12
 """Pairs whose bits are looked at together."""
 
-Ints = NDArray[np.int64]
-
 
 @dataclass(frozen=True)
 class Used:
     """Slots in use by pair and layer, of some partitions.
 
     Attributes:
-        key: ``(k,)`` u8, ascending, as of ``_keys``.
+        key: ``(k,)`` i8, ascending, as of ``pairs.keys_of``.
         bits: ``(k, SLOTS / 64)`` u8, slots in which operations began.
         operations: Those that count.
         others: Those that do not.
         outside: Those that count and lie in no slot.
     """
 
-    key: NDArray[np.uint64]
+    key: Ints
     bits: NDArray[np.uint64]
     operations: int
     others: int
@@ -116,9 +115,7 @@ class Links(TableStage):
 
 def slots_of(run: Run) -> tuple[int, int]:
     """Return the begin of the first slot in Unix ns, and log2 of the width of slots in ns."""
-    begin, end = run.fact_ns("base_ns"), run.fact_ns("last_ns")
-    if run.window_ns is not None:
-        begin, end = max(begin, run.window_ns[0]), min(end, run.window_ns[1] - 1)
+    begin, end = run.extent_ns
     return begin, max(SHIFT_MIN, (max(end - begin, 0) // SLOTS).bit_length())
 
 
@@ -126,7 +123,7 @@ def _table(summary: Used, run: Run) -> pa.Table:
     begin_ns, shift = slots_of(run)
     first, last, idle, longest = _gaps(summary.bits)
     count, size_bytes = _amounts(summary.key, run)
-    src, dst, layer = _ends(summary.key)
+    src, dst, layer = ends_of(summary.key)
     return pa.table(
         {
             "src_proc": src,
@@ -143,31 +140,14 @@ def _table(summary: Used, run: Run) -> pa.Table:
     )
 
 
-def _keys(src: Ints, dst: Ints, layer: Ints) -> NDArray[np.uint64]:
-    """Return ``src + 1`` (25 bits), ``dst + 1`` (25) and layer (8) as one key."""
-    return ((src + 1) << 33 | (dst + 1) << 8 | layer).astype(np.uint64)
-
-
-def _ends(
-    key: NDArray[np.uint64],
-) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.uint8]]:
-    """Return source, destination and layer of keys."""
-    low = np.uint64((1 << 25) - 1)
-    src, dst = (key >> np.uint64(33)).astype(np.int32) - 1, key >> np.uint64(8) & low
-    return src, dst.astype(np.int32) - 1, (key & np.uint64(255)).astype(np.uint8)
-
-
-def _channel_keys(channels: Channels) -> NDArray[np.uint64]:
+def _channel_keys(channels: Channels) -> Ints:
     """Return the keys of both directions of channels, ``(2 channels,)``; GETs go the other way."""
-    ends = [channels.column("routes", f"{x}_proc", -1).astype(np.int64) for x in ("src", "dst")]
-    layer = channels.layer().astype(np.int64)
-    both = [_keys(ends[k], ends[1 - k], layer) for k in (0, 1)]
+    ends = [channels.column("routes", f"{x}_proc", -1) for x in ("src", "dst")]
+    both = [keys_of(ends[k], ends[1 - k], channels.layer()) for k in (0, 1)]
     return np.stack(both, axis=1).ravel()
 
 
-def _united(
-    key: NDArray[np.uint64], bits: NDArray[np.uint64]
-) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+def _united(key: Ints, bits: NDArray[np.uint64]) -> tuple[Ints, NDArray[np.uint64]]:
     """Return one row for each key, ascending, with the bits of all."""
     order = np.argsort(key, kind="stable")
     key = key[order]
@@ -177,15 +157,15 @@ def _united(
     return key[starts], np.bitwise_or.reduceat(bits[order], starts)
 
 
-def _amounts(key: NDArray[np.uint64], run: Run) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+def _amounts(key: Ints, run: Run) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
     """Return operations and bytes of pairs, of the rows of ``traffic`` that count."""
     names = ("src_proc", "dst_proc", "layer", "count", "size_bytes")
     counted = np.isin(run.column("traffic", "op"), INITIATORS)
     counted &= run.column("traffic", "nested") == 0
     src, dst, layer, count, size_bytes = (run.column("traffic", x)[counted] for x in names)
-    own = _keys(src.astype(np.int64), dst.astype(np.int64), layer.astype(np.int64))
+    own = keys_of(src, dst, layer)
     place = np.searchsorted(key, own)
-    mine = np.append(key, np.uint64(0))[place] == own
+    mine = np.append(key, -1)[place] == own
     limbs = np.stack([count, size_bytes & LOW, size_bytes >> LIMB], axis=1)
     total = sums_of(place[mine].astype(np.uint64), limbs[mine])
     found = np.zeros((2, key.size), np.uint64)

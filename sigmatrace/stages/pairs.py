@@ -13,6 +13,7 @@ from sigmatrace.partition import Run, column
 
 UNKNOWN_CLASS = 65
 """Class of messages whose size is not known at either end; of others the bit length of it."""
+_25_BITS = (1 << 25) - 1
 _POWERS = np.uint64(1) << np.arange(64, dtype=np.uint64)
 
 Ints = NDArray[np.int64]
@@ -54,13 +55,26 @@ def groups_of(
     first: NDArray[np.integer[Any]], second: NDArray[np.integer[Any]], layer: NDArray[np.uint8]
 ) -> Groups:
     """Group rows by three numbers, of at least -1 and below 2^25 - 1, and a layer."""
-    key = (first.astype(np.int64) + 1) << 33
-    key |= (second.astype(np.int64) + 1) << 8 | layer
-    known, code = numbered(key)
+    known, code = numbered(keys_of(first, second, layer))
     count = np.bincount(code, minlength=known.size)
-    ends = known >> 33, known >> 8 & (1 << 25) - 1
-    own, other = (np.asarray(end - 1, np.int32) for end in ends)
-    return Groups(own, other, (known & 255).astype(np.uint8), code, count)
+    return Groups(*ends_of(known), code, count)
+
+
+def keys_of(
+    first: NDArray[np.integer[Any]], second: NDArray[np.integer[Any]], layer: NDArray[np.uint8]
+) -> Ints:
+    """Return two numbers, of at least -1 and below 2^25 - 1, and a layer as one key, ``(n,)`` i8.
+
+    No key is negative; they ascend with the first number, then the second, then the layer.
+    """
+    high: Ints = (first.astype(np.int64) + 1) << 33
+    return high | (second.astype(np.int64) + 1) << 8 | layer
+
+
+def ends_of(key: Ints) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.uint8]]:
+    """Return both numbers, ``(n,)`` i4, and layer, ``(n,)`` u1, of what ``keys_of`` returned."""
+    first, second = (np.asarray(end - 1, np.int32) for end in (key >> 33, key >> 8 & _25_BITS))
+    return first, second, (key & 255).astype(np.uint8)
 
 
 def pairs_of(pairs: pa.Table) -> Groups:

@@ -63,9 +63,9 @@ class Waits(TableStage):
                 ("late_receiver", receiver),
                 ("backwards", backwards),
                 ("nothing_before", first),
+                ("neither", told_of & ~sender & ~receiver),
             )
         }
-        told["neither"] = pairs.num_rows - sum(told.values())
         sums = {"name": "kinds = messages", "left": list(told.values())}
         balance = [{**sums, "right": "stages.messages.messages"}]
         table = {

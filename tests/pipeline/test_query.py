@@ -127,6 +127,23 @@ def test_latencies_are_the_truth(ring):
     assert ring.both("latency")[0]["src"] == "rank 2"
 
 
+def test_latencies_are_those_of_the_table(tmp_path):
+    """Also where clocks are wrong, so that a part of the messages has none."""
+    run, wrong = tmp_path / "run", {"mode": "full", "clock_offset_ns": 100_000}
+    synthetic_run(run, ranks=4, hosts=2, events=2000, **wrong)
+    as_they_are = "stage.clock.method=calibration"
+    stages = ["clock", "topology", "match", "latency"]
+    api.run(run, export="parquet", stage=stages, overrides=[as_they_are])
+    names = "messages, min_ns, p50_ns, p99_ns, max_ns, mean_ns, backwards"
+    own = "layer, label(src_proc) as src, label(dst_proc) as dst"
+    with parquet.opened(run) as tables:
+        one = Asked(run, tables, None, None)
+        found = one.sql(f"select {own}, {names} from message_latency order by 1, 2, 3")
+        asked_for = one.rows("latency", False)
+    assert found == sorted(asked_for, key=lambda row: (row["layer"], row["src"], row["dst"]))
+    assert sum(row["backwards"] for row in found) > 0 < sum(row["messages"] for row in found)
+
+
 def test_barriers_and_arrivals_are_the_truth(alltoall):
     truth = alltoall.truth
     rows = alltoall.both("barriers")

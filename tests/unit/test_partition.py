@@ -30,3 +30,10 @@ def test_facts_of_times():
     assert run.with_results({}, {"window_ns": (1, 9)}).window_ns == (1, 9)
     with pytest.raises(KeyError, match="last_ns"):
         run.fact_ns("last_ns")
+
+
+def test_what_was_read_is_the_run_or_its_part_in_the_window():
+    run = Run({}, {"base_ns": 5, "last_ns": 90})
+    assert run.extent_ns == (5, 90)
+    for window, extent in (((0, 50), (5, 49)), ((7, 91), (7, 90)), ((7, 90), (7, 89))):
+        assert run.with_results({}, {"window_ns": window}).extent_ns == extent

@@ -34,14 +34,21 @@ def barriers(run: Run) -> Iterator[Shape]:
     widest = np.sort(np.argsort(spread, kind="stable")[::-1][:BARRIERS_MAX])
     rows = run.tables["barriers"].take(widest).to_pylist()
     labels = run.tables["processes"].column("label").to_pylist()
-    lasts = Counter(run.column("barriers", "last_proc").tolist())
-    last, times = lasts.most_common(1)[0]
+    median = int(np.sort(spread)[(spread.size - 1) // 2])
     text = [
         f"{counted(spread.size, 'barrier')}: each point is an arrival, by how long after the first "
         f"one it came. From first to last it took {time_text(int(spread.max()))} at most, "
-        f"{time_text(float(np.median(spread)))} in the middle. {labels[last]} came last most often "
-        f"({count_text(times)} of {count_text(spread.size)})."
+        f"{time_text(median)} in the median."
     ]
+    lasts = Counter(run.column("barriers", "last_proc")[spread > 0].tolist())
+    for last, times in lasts.most_common(1):
+        often = f"{count_text(times)} of {count_text(spread.size)}"
+        text.append(f"{labels[last]} came last most often ({often}).")
+    if uncertain := int(run.column("barriers", "uncertain").sum()):
+        text.append(
+            f"Who came last is not sure at {counted(uncertain, 'barrier')}: clocks of hosts may be "
+            "off by as much."
+        )
     if spread.size > BARRIERS_MAX:
         text.append(f"Shown are the {BARRIERS_MAX} widest, in order of time.")
     yield Shape("barriers", "arrivals", " ".join(text), lambda: _draw(run, rows, labels))

@@ -34,11 +34,12 @@ _Floats = NDArray[np.float64]
 def over_time(run: Run) -> Iterator[Shape]:
     """Yield bandwidth by layer, and by process for the heaviest layer."""
     rows = {name: run.column("timeline", name) for name in run.tables["timeline"].column_names}
-    layers = drawn_layers(run)
-    keep = np.isin(rows["op"], INITIATORS) & np.isin(rows["layer"], layers)
+    keep = np.isin(rows["op"], INITIATORS) & np.isin(rows["layer"], drawn_layers(run))
     rows = {name: values[keep] for name, values in rows.items()}
     if not rows["bin"].size:
         return
+    # Of a layer that was recorded in mode aggregate alone no operation has a time.
+    layers = [one for one in drawn_layers(run) if one in rows["layer"]]
     bin_ns = run.fact_ns("bin_ns")
     bins = int(rows["bin"].max()) + 1
     rates = np.zeros((len(layers), bins))
@@ -181,6 +182,8 @@ def latencies(run: Run) -> Iterator[Shape]:
     names = ("layer", "least_ns", "count")
     rows = {name: run.column("latency_histogram", name) for name in names}
     layers = [one for one in drawn_layers(run) if one in rows["layer"]]
+    if not layers:
+        return
     least = sorted({*rows["least_ns"].tolist()})
     place = np.searchsorted(least, rows["least_ns"])
     counts = np.zeros((len(layers), len(least)), np.uint64)

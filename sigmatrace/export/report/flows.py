@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from sigmatrace.participants import participants
 from sigmatrace.partition import Run, column
 from sigmatrace.trace_format import layer_text
 
@@ -108,7 +109,7 @@ def _flows(run: Run, level: str, layer: int, rows: pa.Table) -> Flows:
     ends = pa.concat_arrays([rows.column(way).combine_chunks() for way in ("src", "dst")])
     coded = ends.dictionary_encode()
     found = coded.dictionary.to_pylist()
-    names = sorted({*found, *_members(run, level)} - {""}, key=in_order)
+    names = sorted({*found, *_members(run, level, layer)} - {""}, key=in_order)
     names += [""] if "" in found else []
     place = {name: at for at, name in enumerate(names)}
     codes = np.array([place[name] for name in found], np.int64)[coded.indices.to_numpy()]
@@ -117,12 +118,13 @@ def _flows(run: Run, level: str, layer: int, rows: pa.Table) -> Flows:
     return Flows(level, layer, names, src, dst, *amounts)
 
 
-def _members(run: Run, level: str) -> set[str]:
+def _members(run: Run, level: str, layer: int) -> set[str]:
     """Return ends that may have had no traffic."""
     of_level = {"rank": "label", "node": "host"}
     if level not in of_level:
         return set()
-    return set(run.tables["processes"].column(of_level[level]).to_pylist())
+    names = run.tables["processes"].column(of_level[level]).to_pylist()
+    return {names[proc] for proc in participants(run, layer)}
 
 
 def in_order(name: str) -> list[tuple[int, str]]:

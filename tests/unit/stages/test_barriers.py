@@ -29,7 +29,9 @@ NAMES = [
 ]
 
 
-def make(error_ns: float = 0.0, **facts: object) -> Run:
+def make(
+    error_ns: float = 0.0, hosts: tuple[str, ...] = ("node0",) * PROCS, **facts: object
+) -> Run:
     times = {"base_ns": START_NS, "last_ns": START_NS + SPAN_NS, **facts}
     channels = [
         {"proc": proc, "object": 10 + k, "layer": layer}
@@ -39,7 +41,8 @@ def make(error_ns: float = 0.0, **facts: object) -> Run:
     gpus = [
         {"proc": proc, "object": 10 + k, "gpu": 2 + k} for proc in range(PROCS) for k in range(2)
     ]
-    run = make_run(times, processes=[{}] * PROCS, channels=channels, names=NAMES, gpu_queues=gpus)
+    processes = [{"host": host} for host in hosts]
+    run = make_run(times, processes=processes, channels=channels, names=NAMES, gpu_queues=gpus)
     quality = [{"proc": proc, "error_ns": error_ns} for proc in range(PROCS)]
     return run.with_results({"clock_quality": make_table(STAGE_TABLES["clock_quality"], quality)})
 
@@ -149,6 +152,33 @@ def test_a_barrier_that_one_left_before_the_last_came_is_none() -> None:
 
 
 @pytest.mark.parametrize(
+    ("hosts", "error_ns", "uncertain"),
+    [
+        (("a", "a", "b"), 20.0, [True, False]),  # two clocks, 40 ns off each other
+        (("a", "a", "b"), 19.5, [False, False]),
+        (("a", "b", "c"), float("inf"), [True, True]),
+        (("a", "a", "a"), 20.0, [False, False]),  # one clock
+        (("a", "a", "b"), 0.0, [False, False]),
+    ],
+)
+def test_who_came_last_is_not_sure_where_clocks_may_be_off_by_as_much(
+    hosts: tuple[str, ...], error_ns: float, uncertain: list[bool]
+) -> None:
+    marks = [
+        row
+        for begin, late in ((100, 40), (1000, 41))
+        for proc, came in enumerate((begin, begin + 1, begin + late))
+        for row in region(proc, came, begin + 50)
+    ]
+    found, _, account, lines = barriers(make(error_ns, hosts), {"marks": marks})
+    assert [row["uncertain"] for row in found] == uncertain
+    assert account["uncertain"] == sum(uncertain)
+    assert any("who came last is not sure" in line for line in lines) == any(uncertain)
+    off = "40 ns" if np.isfinite(error_ns) else "nobody knows by how much"
+    assert not any(uncertain) or f"may be off ({off})" in lines[-1]
+
+
+@pytest.mark.parametrize(
     ("before", "left_out"),
     [
         # Process 2 was there when the window begins, the others came in it.
@@ -172,7 +202,7 @@ def test_a_window_that_cuts_a_barrier_does_not_shift_the_others(
 
 def test_regions_of_one_process_are_no_barriers() -> None:
     found, _, account, lines = barriers(make(), {"marks": region(0, 1, 2) + region(0, 3, 4)})
-    assert (found, lines, account["regions_of_one_process"]) == ([], [], 1)
+    assert (found, lines, account["region_names_of_one_process"]) == ([], [], 1)
 
 
 def operation(proc: int, queue: int, op: Op, t_ns: int) -> Row:
@@ -224,6 +254,15 @@ def test_in_a_window_pauses_are_told_apart_that_are_short_for_the_run() -> None:
     assert barriers(make(**far), {"ops": ops})[0] == []
     window = {"window_ns": (START_NS, START_NS + 100_000)}
     assert len(barriers(make(**far, **window), {"ops": ops})[0]) == 5
+
+
+def test_bursts_that_do_not_fit_are_counted() -> None:
+    """Process 0 sends twice, process 1 once: there is no barrier that both could have come to."""
+    ops = [operation(0, 2, Op.SEND, t) for t in (0, 2_000_000)] + [operation(1, 2, Op.SEND, 0)]
+    found, _, account, _ = barriers(make(), {"ops": ops})
+    assert (found, account["phase_bursts_that_do_not_fit"]) == ([], 3)
+    _, _, account, _ = barriers(make(), {"ops": ops, "marks": three(5)})
+    assert account["phase_bursts_that_do_not_fit"] == 0  # nobody looked for them
 
 
 def test_of_nothing_there_is_no_barrier() -> None:

@@ -20,7 +20,8 @@ READ = tuple(name for name in Findings.requires if name != "processes")
 def run_of(ranks: int = RANKS, facts: dict[str, object] | None = None, **given: Any) -> Run:
     """A run of 10 s."""
     times = {"base_ns": START_NS, "last_ns": START_NS + 10 * SECOND, **(facts or {})}
-    run = make_run(times, processes=[{}] * ranks)
+    run = make_run(times, processes=[{"host": f"node{k // 2}"} for k in range(ranks)])
+    given = {"clock_quality": [{}] * ranks, **given}
     return run.with_results({n: make_table(STAGE_TABLES[n], given.get(n, [])) for n in READ})
 
 
@@ -93,11 +94,12 @@ def pairs(**slow: Any) -> dict[str, list[dict[str, Any]]]:
         ends = {"src_proc": src, "dst_proc": (src + 1) % RANKS, "layer": 1}
         own = slow if src == 2 else {}
         count = own.get("messages", 100)
+        size = own.get("size_bytes", 1000)
         latency = {"messages": count, "p50_ns": own.get("p50_ns", 20_000), "mean_ns": 20_000.0}
-        made["message_latency"].append({**ends, **latency})
+        mean = float(size) if size else None
+        made["message_latency"].append({**ends, **latency, "mean_bytes": mean})
         late = own.get("late_receiver_ns", 100)
         made["waits"].append({**ends, "transfer_ns": 2 * SECOND, "late_receiver_ns": late})
-        size = own.get("size_bytes", 1000)
         times = {"first_ns": START_NS, "last_ns": START_NS + SECOND}
         made["links"].append({**ends, "operations": count, "size_bytes": count * size, **times})
     return made
@@ -113,8 +115,22 @@ def test_a_slow_link() -> None:
     )
 
 
-@pytest.mark.parametrize("more", [{"size_bytes": 100_000}, {"messages": 3}])
-def test_a_link_is_not_slow_whose_messages_are_large_or_few(more: dict[str, int]) -> None:
+def test_tables_of_pairs_may_be_in_any_order_and_have_other_pairs() -> None:
+    want = found(run_of(**pairs(p50_ns=80_000)))
+    made = pairs(p50_ns=80_000)
+    del made["waits"][0]  # of another pair than the slow one
+    made["waits"].reverse()
+    made["waits"].append({"src_proc": 7, "dst_proc": 1, "layer": 1, "transfer_ns": 9 * SECOND})
+    assert found(run_of(**made)) == want
+    (slow,) = (row for row in made["message_latency"] if row["src_proc"] == 2)
+    slow["layer"] = 4  # where there is no other pair
+    assert found(run_of(**made)) == []
+
+
+@pytest.mark.parametrize("more", [{"size_bytes": 100_000}, {"size_bytes": 0}, {"messages": 3}])
+def test_a_link_is_not_slow_whose_messages_are_large_or_unknown_or_few(
+    more: dict[str, int],
+) -> None:
     assert found(run_of(**pairs(p50_ns=80_000, **more))) == []
 
 
@@ -122,6 +138,13 @@ def test_a_late_receiver() -> None:
     ((kind, text, weight),) = found(run_of(**pairs(late_receiver_ns=8 * 10**6)))
     assert (kind, weight) == ("late receiver", 0.5)
     assert "8 ms for rank 3 to receive them (50 % of the time of all messages, ofi)" in text
+
+
+def test_a_pair_of_which_clocks_say_nothing_has_no_part_in_shares() -> None:
+    made = pairs(late_receiver_ns=8 * 10**6)
+    clocks = {"messages": 0, "backwards": 0, "p50_ns": None, "mean_ns": None}
+    made["message_latency"].append({"src_proc": 0, "dst_proc": 2, "layer": 1, **clocks})
+    assert found(run_of(**made)) == found(run_of(**pairs(late_receiver_ns=8 * 10**6)))
 
 
 def test_idle_links_weigh_little() -> None:
@@ -206,10 +229,33 @@ def test_packets_that_were_sent_again() -> None:
 
 
 def test_doubtful_messages() -> None:
-    rows = [{"messages": 100, "backwards": 10, "uncertain": 40, "mean_ns": 1.0}]
+    rows = [{"messages": 90, "backwards": 10, "uncertain": 40, "mean_ns": 1.0}]
     told = found(run_of(message_latency=rows))
     assert [(kind, weight) for kind, _, weight in told] == [("order", 0.4), ("clocks", 0.1)]
     assert told[1][1].startswith("10 of 100 messages were received before they were sent")
+
+
+@pytest.mark.parametrize(
+    ("error_ns", "weight"),
+    [
+        (10_000.0, 0.5),  # 20 us in all, as long as messages take; half of the ring is in a node
+        (9999.0, None),
+        (float("inf"), 0.5),
+    ],
+)
+def test_latencies_of_which_clocks_do_not_tell(error_ns: float, weight: float | None) -> None:
+    quality = [{"error_ns": error_ns}] * RANKS
+    told = found(run_of(**pairs(), clock_quality=quality))
+    assert [(kind, share) for kind, _, share in told] == ([("clocks", weight)] if weight else [])
+    assert all("between 4 of 8 pairs of processes" in text for _, text, _ in told)
+
+
+def test_barriers_at_which_clocks_do_not_tell_who_came_last() -> None:
+    rows = stragglers((0, 0), (10, 7 * SECOND), *[(0, 0)] * 6, barriers=10)
+    barriers = [{"uncertain": k < 4} for k in range(10)]
+    told = found(run_of(stragglers=rows, barriers=barriers))
+    assert [(kind, weight) for kind, _, weight in told] == [("clocks", 0.4), ("straggler", 0.1)]
+    assert "as much as 4 of 10 barriers lasted" in told[0][1]
 
 
 def test_what_is_minor_or_more_of_the_same_is_counted() -> None:

@@ -117,6 +117,24 @@ def test_the_summary_tells_of_ranks_and_nodes() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ((10, 10, 10, 10), "all sent 10 MiB"),
+        ((10, 10, 10, 0), "sent unevenly (rank 0 10 MiB, rank 3 nothing)"),
+        ((10, 10, 10, 5), "sent 2 to 1 (rank 0 10 MiB, rank 3 5 MiB); rank 0 -> rank 1 1.14 times"),
+    ],
+)
+def test_the_summary_says_no_more_than_there_is(sizes: tuple[int, ...], said: str) -> None:
+    rows = [
+        {"src": RANKS[k], "dst": RANKS[(k + 1) % 4], "size_bytes": n << 20}
+        for k, n in enumerate(sizes)
+        if n
+    ]
+    (line,) = imbalance(rows)[2]
+    assert line.removesuffix(" the mean pair") == f"imbalance  verbs, 4 ranks: {said}"
+
+
 def test_no_traffic_is_no_imbalance() -> None:
     assert imbalance([])[0] == []
     assert [ratio(0, 0), ratio(3, 0), ratio(3, 2)] == [1.0, float("inf"), 1.5]

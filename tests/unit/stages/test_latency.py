@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -29,13 +30,17 @@ def test_pairs_are_those_of_sorted_lists(rows: list[Row]) -> None:
         of_pair[row["src_proc"], row["dst_proc"], row["layer"]].append(row)
     want = []
     for key, own in sorted(of_pair.items()):
-        latency = sorted(row["latency_ns"] for row in own)
-        counts = len(own), sum(x < 0 for x in latency), sum(row["uncertain"] for row in own)
-        edges = latency[0], percentile(latency, 50), percentile(latency, 99), latency[-1]
-        want.append((*key, *counts, *edges, float(Fraction(sum(latency), len(latency)))))
-    assert [tuple(row.values()) for row in found["message_latency"]] == [
-        (*row[:-1], pytest.approx(row[-1])) for row in want
-    ]
+        there = [row for row in own if row["latency_ns"] >= 0]
+        latency = sorted(row["latency_ns"] for row in there)
+        counts = len(there), len(own) - len(there), sum(row["uncertain"] for row in there)
+        found_of: tuple[Any, ...] = (None,) * 5
+        sizes = [row["size_bytes"] for row in there if row["sizes_known"]]
+        mean = pytest.approx(float(Fraction(sum(sizes), len(sizes)))) if sizes else None
+        if latency:
+            edges = latency[0], percentile(latency, 50), percentile(latency, 99), latency[-1]
+            found_of = (*edges, pytest.approx(float(Fraction(sum(latency), len(latency)))))
+        want.append((*key, *counts, *found_of, mean))
+    assert [tuple(row.values()) for row in found["message_latency"]] == want
     assert balances(account, len(rows))
     assert account["backwards"] == sum(row["latency_ns"] < 0 for row in rows)
 
@@ -76,6 +81,7 @@ def test_means_of_latencies_that_have_no_sum_in_64_bits() -> None:
 
 def test_lines_name_the_quickest_and_the_slowest_pair() -> None:
     rows = [message(0, 1, 0, 2000), message(1, 2, 0, 70_000), message(1, 2, 5, 3_000_005)]
+    rows += [message(2, 0, 5, 4), message(1, 2, 5, 0)]  # clocks: these have no latency
     _, _, lines = tables(Latency(), run_of(rows))
     assert lines == [
         "latency    ofi, 2 pairs: median 2 us (rank 0 -> rank 1) to 70 us (rank 1 -> rank 2)"

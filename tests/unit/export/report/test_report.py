@@ -15,6 +15,7 @@ import pytest
 from sigmatrace.export.base import Exported
 from sigmatrace.export.report.exporter import Report
 from sigmatrace.export.report.facts import told
+from sigmatrace.export.report.flows import flows
 from sigmatrace.partition import Run
 from sigmatrace.schema import STAGE_TABLES
 from sigmatrace.trace_format import Layer, Op
@@ -92,6 +93,16 @@ def test_figures_are_described_and_drawn(tmp_path: Path) -> None:
     page_text = (tmp_path / "report.html").read_text()
     for svg in re.findall(r"<svg.*?</svg>", page_text, re.DOTALL):
         assert 'role="img"' in svg and "aria-labelledby=" in svg and "<desc" in svg
+
+
+def test_members_are_those_that_could_have_sent() -> None:
+    """A rank that sent nothing is one; a launcher, and a rank without the layer, are none."""
+    of = [{"layers": "ofi"}, {"layers": "ofi,uct"}, {"layers": "ofi"}, {"layers": "uct"}]
+    launcher = {"rank": -1, "label": "pid 9", "layers": "ofi", "host": "login"}
+    run = run_of([*of, launcher], communication=[sent("rank 0", "rank 1", 9)])
+    (one,) = flows(run)
+    assert one.names == ["rank 0", "rank 1", "rank 2"]
+    assert [way.tolist() for way in one.ways()] == [[9, 0, 0], [0, 9, 0]]
 
 
 def test_hostile_names_are_text(tmp_path: Path) -> None:
@@ -192,7 +203,9 @@ def test_findings_are_ranked_and_lead_to_their_evidence(tmp_path: Path) -> None:
 
 def test_barriers_and_latencies(tmp_path: Path) -> None:
     spread = {"kind": "region", "name": "all done", "members": 2, "last_proc": 1}
-    barriers = [{"barrier": n, "spread_ns": 1000 * n, **spread} for n in range(50)]
+    barriers = [
+        {"barrier": n, "spread_ns": 1000 * n, "uncertain": n < 4, **spread} for n in range(50)
+    ]
     arrivals = [
         {"barrier": n, "proc": p, "position": p, "late_ns": 1000 * n * p}
         for n in range(50)
@@ -205,8 +218,9 @@ def test_barriers_and_latencies(tmp_path: Path) -> None:
     run = two(barriers=barriers, barrier_arrivals=arrivals, latency_histogram=latency)
     page, _ = report(run, tmp_path)
     said = page.figures["figure-barriers"]
-    assert "50 barriers" in said and "49 us at most" in said and "24.5 us in the middle" in said
-    assert "rank 1 came last most often (50 of 50)" in said and "the 40 widest" in said
+    assert "50 barriers" in said and "49 us at most" in said and "24 us in the median" in said
+    assert "rank 1 came last most often (49 of 50)" in said and "the 40 widest" in said
+    assert "not sure at 4 barriers" in said
     assert "49 all done" in said and "10 all done" in said and " 9 all done" not in said
     said = page.figures["figure-latencies"]
     assert "7 messages" in said and "2 were received before they were sent" in said
@@ -232,6 +246,19 @@ def test_bandwidth_and_sizes(tmp_path: Path) -> None:
     assert "figure-bandwidth-by-rank" in page.figures
     assert "4 operations" in page.figures["figure-sizes"]
     assert "begins at unknown (75%" in page.figures["figure-sizes"]
+
+
+def test_a_layer_without_times_is_in_no_picture_over_time(tmp_path: Path) -> None:
+    """Some processes recorded the layer with most bytes, in mode aggregate, others another one."""
+    verbs = {"layer": Layer.VERBS}
+    rows = [sent("rank 0", "rank 1", 2**40), sent("rank 1", "rank 0", 1024, **verbs)]
+    timeline = [{"bin": 2, "proc": 1, "size_bytes": 1024, "op": Op.SEND, "count": 1, **verbs}]
+    latency = [{"layer": Layer.UCT, "least_ns": 1024, "most_ns": 2047, "count": 5}]
+    run = two(communication=rows, timeline=timeline, latency_histogram=latency)
+    page, _ = report(run, tmp_path)
+    assert "ofi" not in page.figures["figure-bandwidth"]
+    assert "layer verbs" in page.figures["figure-bandwidth-by-rank"]
+    assert "figure-latencies" not in page.figures  # of a layer that is not drawn
 
 
 def test_a_run_without_traffic(tmp_path: Path) -> None:
