@@ -175,7 +175,7 @@ def _late_receivers(seen: Seen) -> Iterator[Finding]:
                 f"messages waited at most {time_text(int(late[proc]))} for {seen.labels[proc]} to "
                 f"receive them ({share_text(weight)} of the time of all messages, "
                 f"{layer_text(layer)})",
-                f"waits where dst_proc = {proc} and layer = {layer}",
+                f"waits where dst_proc = {proc} and {_at(layer)}",
             )
 
 
@@ -214,7 +214,13 @@ def _ends(row: Mapping[str, Any]) -> tuple[int, int, int]:
 
 
 def _where(row: Mapping[str, Any]) -> str:
-    return " and ".join(f"{name} = {row[name]}" for name in ("src_proc", "dst_proc", "layer"))
+    ends = [f"{name} = {row[name]}" for name in ("src_proc", "dst_proc")]
+    return " and ".join([*ends, _at(row["layer"])])
+
+
+def _at(layer: int) -> str:
+    """Return the rows of a layer: where evidence is asked for, layers are words."""
+    return f"layer = '{layer_text(layer)}'"
 
 
 def _uneven(seen: Seen) -> Iterator[Finding]:
@@ -227,7 +233,7 @@ def _uneven(seen: Seen) -> Iterator[Finding]:
             continue
         members.add(row["members"])
         total = sum(_bytes_between(seen, row)) or 1
-        where = f"imbalance where level = '{level}' and layer = {row['layer']}"
+        where = f"imbalance where level = '{level}' and {_at(row['layer'])}"
         for way, did in (("egress", "sent"), ("ingress", "received")):
             most, least = (row[f"{way}_{edge}_bytes"] for edge in ("max", "min"))
             if row[f"{way}_ratio"] >= UNEVEN:

@@ -264,3 +264,16 @@ def test_text_that_is_no_trace(tmp_path, capsys):
     (tmp_path / "text").write_text("this is no trace")
     assert main(["--perfetto", str(tmp_path / "text"), "select 1"]) == 4
     assert "no trace that Perfetto knows" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_the_evidence_of_findings_can_be_asked_for(tmp_path, name):
+    run = tmp_path / "run"
+    generate(name, run, **OPTIONS[name])
+    api.run(run, export=["parquet"], stage=["clock", "findings"])
+    with parquet.opened(run) as tables:
+        engine = Asked(run, tables, None, None)
+        evidence = [row["evidence"] for row in engine.sql("select evidence from findings")]
+        assert evidence
+        for one in evidence:
+            assert engine.sql(f"select count(*) as n from {one}")[0]["n"] > 0, one
