@@ -171,8 +171,9 @@ def _lines(table: pa.Table) -> Iterator[str]:
                 f"{row[f'egress_{edge}']} {byte_text(row[f'egress_{edge}_bytes'])}"
                 for edge in ("max", "min")
             )
-            pair = f"{row['pair_src']} -> {row['pair_dst']}"
+            ends = f"{row['pair_src']} -> {row['pair_dst']}"
+            pair = f"; {ends} {row['pair_ratio']:.3g} times the mean pair"
             yield (
-                f"imbalance  {where}: sent {row['egress_ratio']:.3g} to 1 ({most}, {least}); "
-                f"{pair} {row['pair_ratio']:.3g} times the mean pair"
+                f"imbalance  {where}: sent {row['egress_ratio']:.3g} to 1 ({most}, {least})"
+                f"{pair if row['pair_max_bytes'] else ', to ends that are not known'}"
             )
