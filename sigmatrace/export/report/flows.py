@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from sigmatrace.export.amounts import added
 from sigmatrace.partition import Run, column
 from sigmatrace.trace_format import layer_text
 
@@ -69,12 +70,16 @@ class Flows:
         return heaviest
 
     def ways(self) -> tuple[_U64, _U64]:
-        """Return bytes that each known end sent to others, and got from them; ``(known,)`` u8."""
-        at = self.between
-        found = np.zeros((2, self.known), np.uint64)
-        for way, ends in zip(found, (self.src, self.dst), strict=True):
-            np.add.at(way, ends[at], self.size_bytes[at])
-        return found[0], found[1]
+        """Return bytes that each known end sent to others, and got from them; ``(known,)`` u8.
+
+        An end that is not known is another one, as it is in ``imbalance``.
+        """
+        at = np.flatnonzero(self.src != self.dst)
+        sent, got = (
+            added(self.known + 1, ends[at], self.size_bytes[at])[: self.known]
+            for ends in (self.src, self.dst)
+        )
+        return sent, got
 
 
 def exact_sum(amounts: _U64) -> int:
@@ -108,7 +113,7 @@ def _flows(run: Run, level: str, layer: int, rows: pa.Table) -> Flows:
     ends = pa.concat_arrays([rows.column(way).combine_chunks() for way in ("src", "dst")])
     coded = ends.dictionary_encode()
     found = coded.dictionary.to_pylist()
-    names = sorted({*found, *_members(run, level)} - {""}, key=in_order)
+    names = sorted({*found, *_members(run, level, layer)} - {""}, key=in_order)
     names += [""] if "" in found else []
     place = {name: at for at, name in enumerate(names)}
     codes = np.array([place[name] for name in found], np.int64)[coded.indices.to_numpy()]
@@ -117,15 +122,26 @@ def _flows(run: Run, level: str, layer: int, rows: pa.Table) -> Flows:
     return Flows(level, layer, names, src, dst, *amounts)
 
 
-def _members(run: Run, level: str) -> set[str]:
-    """Return ends that may have had no traffic."""
+def _members(run: Run, level: str, layer: int) -> set[str]:
+    """Return ends that may have had no traffic: the members that ``imbalance`` compares.
+
+    These recorded the layer; where ranks are known, launchers and helpers take no part.
+    """
     of_level = {"rank": "label", "node": "host"}
     if level not in of_level:
         return set()
-    return set(run.tables["processes"].column(of_level[level]).to_pylist())
+    table = run.tables["processes"].select([of_level[level], "rank", "layers"])
+    names, ranks, layers = (one.to_pylist() for one in table.columns)
+    is_ranked = any(rank >= 0 for rank in ranks)
+    return {
+        name
+        for name, rank, text in zip(names, ranks, layers, strict=True)
+        if (rank >= 0 or not is_ranked) and layer_text(layer) in text.split(",")
+    }
 
 
 def in_order(name: str) -> list[tuple[int, str]]:
-    """Return the key by which names are sorted: 2 comes before 10."""
-    parts = re.split(r"(\d+)", name)
-    return [(int(part), "") if at % 2 else (0, part) for at, part in enumerate(parts)]
+    """Return the key by which names are sorted: 2 comes before 10, however many digits there are."""
+    parts = re.split(r"0*([0-9]+)", name)
+    keys = [(len(part) if at % 2 else 0, part) for at, part in enumerate(parts)]
+    return [*keys, (0, name)]  # 2 and 02 are two names
