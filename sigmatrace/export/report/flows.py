@@ -141,7 +141,7 @@ def _members(run: Run, level: str, layer: int) -> set[str]:
 
 
 def in_order(name: str) -> list[tuple[int, str]]:
-    """Return the key by which names are sorted: 2 comes before 10, however many digits there are."""
+    """Return the key by which names are sorted: 2 comes before 10, of any number of digits."""
     parts = re.split(r"0*([0-9]+)", name)
     keys = [(len(part) if at % 2 else 0, part) for at, part in enumerate(parts)]
     return [*keys, (0, name)]  # 2 and 02 are two names
