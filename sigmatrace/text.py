@@ -43,6 +43,13 @@ def time_text(ns: float) -> str:
     return f"{ns:.0f} ns"
 
 
+def printable(text: str) -> str:
+    """Return a text in one line, with what steers a terminal escaped: names may have anything."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+
+
 def print_any_letters() -> None:
     """Let stdout and stderr escape what their encoding lacks; where one is closed, drop it all.
 
