@@ -177,6 +177,14 @@ def test_what_is_wrong_comes_first(tmp_path: Path) -> None:
     assert [row["error"] for row in page.rows("clock_quality")] == ["1e400", "5.0"]
 
 
+def test_clocks_that_messages_could_not_tie_are_named_first(tmp_path: Path) -> None:
+    hosts = [{"host": f"node{n}", "reference": "node0", "tied": n == 0} for n in range(3)]
+    page, _ = report(two(clock_hosts=hosts), tmp_path)
+    begin = page.text.index("Attention:")
+    assert "2 clocks without a bound (node1, node2)" in page.text[begin : begin + 120]
+    assert begin < page.text.index("Good:")
+
+
 def test_findings_are_ranked_and_lead_to_their_evidence(tmp_path: Path) -> None:
     findings = [
         {"position": 1, "weight": 0.25, "text": "less", "evidence": "elsewhere", "kind": "k"},
