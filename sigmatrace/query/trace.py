@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import threading
 from collections.abc import Iterator
@@ -46,7 +47,7 @@ def find(place: Path) -> Path:
     if several:
         raise RunNotFoundError(f"{place}: several traces there", f"name one, as {several[0]}")
     made = place.parent if place.name == _OUTPUT else place
-    command = f"sigmatrace-pipeline run={made} export=perfetto"
+    command = f"sigmatrace-pipeline {shlex.quote(f'run={made}')} export=perfetto"
     raise RunNotFoundError(f"{place}: no {TRACE} there", f"make it by: {command}")
 
 

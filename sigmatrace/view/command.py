@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import getpass
+import shlex
 import socket
 import sys
 import webbrowser
@@ -128,5 +129,5 @@ def _found(place: Path) -> tuple[Path | None, Path | None]:
     if several:
         raise RunNotFoundError(f"{place}: several traces there", f"name one, as {several[0]}")
     made = place.parent if place.name == _OUTPUT else place
-    command = f"sigmatrace-pipeline run={made} export=perfetto"
+    command = f"sigmatrace-pipeline {shlex.quote(f'run={made}')} export=perfetto"
     raise RunNotFoundError(f"{place}: no {_TRACE} and no {_REPORT} there", f"make it by: {command}")

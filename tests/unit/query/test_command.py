@@ -153,3 +153,15 @@ def test_a_mistake_of_our_own_is_one_line(said, monkeypatch):
     code, _, err = said("--list")
     assert code == 1 and err.count("\n") == 1
     assert "ZeroDivisionError: of two lines (a bug of sigmatrace; --debug shows where)" in err
+
+
+@pytest.mark.parametrize("words", [[], ["--perfetto"]])
+def test_a_query_that_is_no_text(said, tmp_path, words):
+    code, _, err = said(*words, tmp_path, "select '\udcff'")
+    assert code == 2 and "the query is not in UTF-8" in err
+
+
+def test_the_command_that_makes_a_trace_can_be_copied(said, tmp_path):
+    (tmp_path / "a run").mkdir()
+    _, _, err = said("--perfetto", tmp_path / "a run", "select 1")
+    assert f"sigmatrace-pipeline 'run={tmp_path}/a run' export=perfetto" in err
