@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from sigmatrace import job
 from sigmatrace.compose_ahead import Ahead
+from sigmatrace.text import print_any_letters
 
 INTERRUPTED = 130
 
@@ -21,6 +22,7 @@ def main(words: Sequence[str], ahead: Ahead | None = None) -> int:
         words: The command line.
         ahead: Its options, if they are being composed already.
     """
+    print_any_letters()
     try:
         code = _run(words, ahead)
         print(end="", flush=True)

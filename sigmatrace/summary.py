@@ -10,7 +10,7 @@ from typing import Any
 from sigmatrace import ledger
 from sigmatrace.output import LEDGER, RUN, SUMMARY
 from sigmatrace.partition import Run
-from sigmatrace.text import count_text, counted
+from sigmatrace.text import count_text, counted, printable
 from sigmatrace.window import text_of
 
 SHOWN = 5
@@ -54,7 +54,7 @@ def text(
 
 def said(run: Run, book: Mapping[str, Any], told: Sequence[str]) -> list[str]:
     """Return what the closing summary says of the run itself; arguments as of ``text``."""
-    return [
+    lines = (
         *_events(run, book),
         *_time(run),
         *_window(run, book),
@@ -63,7 +63,8 @@ def said(run: Run, book: Mapping[str, Any], told: Sequence[str]) -> list[str]:
         *_blind(run, book),
         *told,
         *_pairs(book),
-    ]
+    )
+    return [printable(line) for line in lines]
 
 
 def _events(run: Run, book: Mapping[str, Any]) -> Iterator[str]:

@@ -1,6 +1,10 @@
-"""How numbers look to people, in whatever this package prints."""
+"""How numbers look to people, in whatever this package prints, and that it can be printed."""
 
 from __future__ import annotations
+
+import io
+import os
+import sys
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
@@ -37,3 +41,23 @@ def time_text(ns: float) -> str:
             value = ns / size
             return f"{value:.0f} {unit}" if abs(value) >= 999.5 else f"{value:.3g} {unit}"
     return f"{ns:.0f} ns"
+
+
+def printable(text: str) -> str:
+    """Return a text in one line, with what steers a terminal escaped: names may have anything."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+
+
+def print_any_letters() -> None:
+    """Let stdout and stderr escape what their encoding lacks; where one is closed, drop it all.
+
+    Names of hosts and programs may have any letters.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")

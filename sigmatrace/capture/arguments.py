@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 import traceback
@@ -10,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from sigmatrace.errors import ConfigError, SigmaTraceError
+from sigmatrace.text import print_any_letters
 
 _UNREAD, _INTERRUPTED = 1, 130
 
@@ -22,6 +24,7 @@ def exit_code(name: str, words: Sequence[str], work: Callable[[], None]) -> int:
         words: What follows it; with ``--debug`` among them an error has its traceback.
         work: What it does.
     """
+    print_any_letters()
     try:
         work()
         sys.stdout.flush()
@@ -29,14 +32,31 @@ def exit_code(name: str, words: Sequence[str], work: Callable[[], None]) -> int:
         print(f"{name}: interrupted", file=sys.stderr)
         return _INTERRUPTED
     except BrokenPipeError:  # nobody reads on
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _write_no_more()
         return _UNREAD
-    except SigmaTraceError as error:
+    except Exception as error:
         if "--debug" in words:
             traceback.print_exc()
-        print(f"{name}: error: {error}", file=sys.stderr)
-        return error.exit_code
+        print(f"{name}: error: {_line(error)}", file=sys.stderr)
+        if isinstance(error, SigmaTraceError):
+            return error.exit_code
+        _write_no_more()
+        return _UNREAD
     return 0
+
+
+def _write_no_more() -> None:
+    """Let what is not written yet go nowhere: at the end of the process it would be tried again."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _line(error: Exception) -> str:
+    """Return what went wrong, as one line."""
+    if isinstance(error, SigmaTraceError | OSError):
+        return " ".join(str(error).splitlines())
+    said = " ".join(f"{type(error).__name__}: {error}".splitlines())
+    return f"{said} (a bug of sigmatrace; --debug shows where)"
 
 
 class Parser(argparse.ArgumentParser):

@@ -176,6 +176,20 @@ def _merge_calls(headers: Sequence[Header]) -> tuple[list[str], list[np.ndarray]
     return list(numbers), maps
 
 
+def _hosts(headers: Sequence[Header]) -> list[str]:
+    """Return names of hosts; machines that share one (containers) are numbered, by their boots."""
+    boots: dict[str, dict[str, int]] = {}
+    for header in headers:
+        if header.boot_id:
+            own = boots.setdefault(header.host, {})
+            own.setdefault(header.boot_id, len(own) + 1)
+    several = {host for host, own in boots.items() if len(own) > 1}
+    return [
+        f"{x.host}#{boots[x.host][x.boot_id]}" if x.boot_id and x.host in several else x.host
+        for x in headers
+    ]
+
+
 def _labels(headers: Sequence[Header]) -> list[str]:
     """Return short names; what two processes share is told apart by pid, host, then start."""
     labels = [f"rank {x.rank}" if x.rank >= 0 else f"pid {x.pid}" for x in headers]
@@ -214,11 +228,12 @@ def _absent(ordered: Sequence[FileIndex], procs: np.ndarray, chunks: np.ndarray)
 
 
 def _processes(ordered: Sequence[FileIndex], absent: Sequence[int]) -> pa.Table:
-    labels = _labels([index.header for index in ordered])
+    headers = [index.header for index in ordered]
     values = []
-    for proc, (index, label, missing) in enumerate(zip(ordered, labels, absent, strict=True)):
+    each = zip(ordered, _labels(headers), _hosts(headers), absent, strict=True)
+    for proc, (index, label, host, missing) in enumerate(each):
         header = index.header
-        who = proc, label, header.rank, header.world, header.host, header.boot_id
+        who = proc, label, header.rank, header.world, host, header.boot_id
         when = header.pid, header.ppid, header.start_ns, header.run_id or ""
         how = header.mode, header.layers, header.command, header.tsc_hz, index.path
         end = index.end.reason if index.end else ""

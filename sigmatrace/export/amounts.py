@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sigmatrace.partition import Run
 from sigmatrace.trace_format import INITIATORS
@@ -28,6 +29,24 @@ def left_out(run: Run, *, nested: bool = False) -> tuple[int, int]:
     """Return operations and bytes of the rows of ``traffic`` that ``initiated`` leaves out."""
     rows = _rows(run, ~_is_initiated(run, nested=nested))
     return sum(rows["count"].tolist()), sum(rows["size_bytes"].tolist())
+
+
+def added(
+    shape: int | tuple[int, ...], places: Any, amounts: NDArray[np.uint64]
+) -> NDArray[np.uint64]:
+    """Return sums of amounts by their place, at most 2^64 - 1 each.
+
+    Args:
+        shape: Of the result.
+        places: ``(n,)`` places in it, as numpy indexes: a tuple of them where it has more axes.
+        amounts: ``(n,)`` u8.
+    """
+    limb, low = np.uint64(32), np.uint64(2**32 - 1)
+    sums = np.zeros((2, *np.atleast_1d(shape)), np.uint64)
+    for one, part in zip(sums, (amounts & low, amounts >> limb), strict=True):
+        np.add.at(one, places, part)
+    high = sums[1] + (sums[0] >> limb)
+    return np.where(high > low, np.uint64(2**64 - 1), high << limb | sums[0] & low)
 
 
 def balance(run: Run, operations: int, size_bytes: int) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sigmatrace.export.amounts import balance, initiated, left_out
+from sigmatrace.export.amounts import added, balance, initiated, left_out
 from sigmatrace.export.base import Exported, Exporter, Piece
 from sigmatrace.partition import Run
 from sigmatrace.schema import STAGE_TABLES, Columns
@@ -144,8 +144,7 @@ def _square(
     size = len(shown)
     place = np.append(of_proc // block, size)  # -1: unknown
     ends = [place[rows[end]] for end in ("src_proc", "dst_proc")]
-    values = np.zeros((size + 1, size + 1), np.uint64)
-    np.add.at(values, (ends[0], ends[1]), rows[column])
+    values = added((size + 1, size + 1), (ends[0], ends[1]), rows[column])
     if values[size].any() or values[:, size].any():
         return [*shown, "unknown"], values, block
     return shown, values[:size, :size], block
@@ -171,7 +170,8 @@ def draw(matrix: Matrix) -> Any:
     colours = matplotlib.colormaps[COLOURS].with_extremes(bad=EMPTY)
     image = axes.imshow(values, cmap=colours, norm=norm, interpolation="nearest")
     note = f"; a cell is {block} x {block}" if block > 1 else ""
-    axes.set_title(f"{matrix.title}\ntotal {_text(int(matrix.values.sum()), matrix.unit)}{note}")
+    total = _text(sum(matrix.values.ravel().tolist()), matrix.unit)  # may be beyond 64 bits
+    axes.set_title(f"{matrix.title}\ntotal {total}{note}")
     axes.set_xlabel("to")
     axes.set_ylabel("from")
     _label(axes, matrix.labels)

@@ -94,6 +94,10 @@ def _asked(options: argparse.Namespace, words: list[str]) -> tuple[Path, str | N
     if not "".join(more).strip():
         raise ConfigError("no query is given", f"see {NAME} --help, or --list")
     _nothing_more(more[1:])
+    try:
+        more[0].encode()
+    except UnicodeEncodeError:
+        raise ConfigError("the query is not in UTF-8", "both engines know nothing else") from None
     return place, more[0]
 
 

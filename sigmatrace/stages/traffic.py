@@ -76,7 +76,7 @@ class Totals:
 
     tables: Mapping[str, pa.Table]
     facts: Mapping[str, object]
-    ledger: Mapping[str, object]
+    ledger: Mapping[str, Any]
 
 
 class Traffic(Stage):
@@ -168,8 +168,8 @@ class Traffic(Stage):
         return resolved.ledger
 
     def lines(self, resolved: Totals, run: Run) -> Sequence[str]:
-        """Return the pairs of processes with most bytes, by layer."""
-        return list(_talkers(run))
+        """Return the pairs of processes with most bytes, by layer; and if sums are cut off."""
+        return [*_beyond(resolved.ledger), *_talkers(run)]
 
 
 def _nothing() -> Sums:
@@ -265,6 +265,13 @@ def _total(values: NDArray[np.uint64]) -> int:
     return int((values & LOW).sum()) + (int((values >> LIMB).sum()) << 32)
 
 
+def _beyond(ledger: Mapping[str, Any]) -> Iterator[str]:
+    """Say that sums are too small. No program moves so much: sizes are wrong."""
+    if count := ledger["byte_sums_beyond_u64"]:
+        what = counted(count, "sum of bytes is", "sums of bytes are")
+        yield f"sums       {what} beyond 64 bits and told as 16 EiB: sizes must be wrong"
+
+
 def _talkers(run: Run) -> Iterator[str]:
     """Yield the ``TOP`` pairs of each layer, a message counted once."""
     names = ("src_proc", "dst_proc", "layer", "count", "size_bytes")
@@ -276,9 +283,9 @@ def _talkers(run: Run) -> Iterator[str]:
         here = {key: values[rows["layer"] == layer] for key, values in rows.items()}
         pair = here["src_proc"].astype(np.int64) << 32 | (here["dst_proc"].astype(np.int64) + 1)
         pairs, which = np.unique(pair, return_inverse=True)
-        size_bytes, count = np.zeros((2, pairs.size), np.uint64)
-        np.add.at(size_bytes, which, here["size_bytes"])
-        np.add.at(count, which, here["count"])
+        limbs = here["count"], here["size_bytes"] & LOW, here["size_bytes"] >> LIMB
+        total = sums_of(which.astype(np.uint64), np.stack(limbs, axis=1))
+        size_bytes, count = column_sums(total)[0], total.sums[:, 0]
         top = np.argsort(-size_bytes.astype(np.float64), kind="stable")[:TOP]
         for number, at in enumerate(top):
             ends = int(pairs[at]) >> 32, (int(pairs[at]) & 0xFFFFFFFF) - 1

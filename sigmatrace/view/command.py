@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import getpass
+import shlex
 import socket
 import sys
 import webbrowser
@@ -72,12 +73,20 @@ def _run(options: argparse.Namespace) -> None:
         print(*urls, sep="\n")
         print(
             "from a laptop, with the same address there: "
-            f"ssh -L {port}:{LOOPBACK}:{port} {getpass.getuser()}@{socket.gethostname()}"
+            f"ssh -L {port}:{LOOPBACK}:{port} {_user_at()}{socket.gethostname()}"
         )
         print("Ctrl-C ends it", flush=True)
         if options.open and not webbrowser.open(urls[0]):
             print(f"{NAME}: no browser could be opened here", file=sys.stderr)
         server.serve_forever()
+
+
+def _user_at() -> str:
+    """Return ``NAME@`` of the user; nothing where a number is all that is known (containers)."""
+    try:
+        return f"{getpass.getuser()}@"
+    except (KeyError, OSError):
+        return ""
 
 
 def contents(place: Path) -> tuple[dict[str, Path], list[str]]:
@@ -114,9 +123,11 @@ def _found(place: Path) -> tuple[Path | None, Path | None]:
         trace, report = folder / _TRACE, folder / _REPORT
         if trace.is_file() or report.is_file():
             return trace if trace.is_file() else None, report if report.is_file() else None
-    several = sorted(place.glob("**/trace-*.pftrace"))
+    several = sorted(
+        path for folder in (place, place / _OUTPUT) for path in folder.glob("trace-*.pftrace")
+    )
     if several:
         raise RunNotFoundError(f"{place}: several traces there", f"name one, as {several[0]}")
     made = place.parent if place.name == _OUTPUT else place
-    command = f"sigmatrace-pipeline run={made} export=perfetto"
+    command = f"sigmatrace-pipeline {shlex.quote(f'run={made}')} export=perfetto"
     raise RunNotFoundError(f"{place}: no {_TRACE} and no {_REPORT} there", f"make it by: {command}")

@@ -7,7 +7,7 @@ resolve to loopback and read the trace (DNS rebinding).
 
 from __future__ import annotations
 
-import shutil
+import os
 from collections.abc import Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -27,6 +27,7 @@ _TYPES = {
     ".wasm": "application/wasm",
     ".woff2": "font/woff2",
 }
+_PART_BYTES = 1 << 20
 _UNKNOWN_TYPE = "application/octet-stream"
 _POLICY = "; ".join(
     (
@@ -86,7 +87,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(with_body=False)
 
     def _answer(self, *, with_body: bool) -> None:
-        name = urlsplit(f"//{self.headers.get('Host', '')}").hostname
+        name = _host_name(self.headers.get("Host", ""))
         path = self.server.files.get(unquote(urlsplit(self.path).path))
         if name not in _HOSTS:
             self.send_error(HTTPStatus.FORBIDDEN, "this is for the machine itself")
@@ -104,10 +105,14 @@ class _Handler(BaseHTTPRequestHandler):
         with file:
             self.send_response(HTTPStatus.OK)
             self.send_header("Content-Type", _TYPES.get(path.suffix, _UNKNOWN_TYPE))
-            self.send_header("Content-Length", str(path.stat().st_size))
+            left = os.fstat(file.fileno()).st_size  # of this file; another may have its name now
+            self.send_header("Content-Length", str(left))
             self.end_headers()
-            if with_body:
-                shutil.copyfileobj(file, self.wfile, 1 << 20)
+            while with_body and left and (part := file.read(min(left, _PART_BYTES))):
+                self.wfile.write(part)
+                left -= len(part)
+            if with_body and left:  # it was cut: a browser must not wait for the rest
+                self.close_connection = True
 
     def end_headers(self) -> None:
         for name, value in _HEADERS.items():
@@ -116,3 +121,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing: a page asks for dozens of files."""
+
+
+def _host_name(header: str) -> str | None:
+    """Return the host that a request is meant for; None: none at all."""
+    try:
+        return urlsplit(f"//{header}").hostname
+    except ValueError:
+        return None

@@ -281,3 +281,40 @@ def test_text_that_is_no_trace(tmp_path, capsys):
     (tmp_path / "text").write_text("this is no trace")
     assert main(["--perfetto", str(tmp_path / "text"), "select 1"]) == 4
     assert "no trace that Perfetto knows" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_the_evidence_of_findings_can_be_asked_for(tmp_path, name):
+    run = tmp_path / "run"
+    generate(name, run, **OPTIONS[name])
+    api.run(run, export=["parquet"], stage=["clock", "findings"])
+    with parquet.opened(run) as tables:
+        engine = Asked(run, tables, None, None)
+        evidence = [row["evidence"] for row in engine.sql("select evidence from findings")]
+        assert evidence
+        for one in evidence:
+            assert engine.sql(f"select count(*) as n from {one}")[0]["n"] > 0, one
+
+
+@pytest.mark.parametrize("share", [0.5, 0.999])
+def test_a_trace_that_lacks_its_end_gives_no_answer(ring, tmp_path, capsys, share):
+    data = trace.find(ring.run).read_bytes()
+    (tmp_path / "cut.pftrace").write_bytes(data[: int(len(data) * share) + 1])
+    assert main(["--perfetto", str(tmp_path / "cut.pftrace"), "select count(*) from slice"]) == 4
+    said = capsys.readouterr()
+    assert said.out == "" and "its end is missing" in said.err and said.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", ["", '{ "ledger": 1}', "<html><p>a report</p></html>"])
+def test_what_perfetto_reads_nothing_of_is_no_trace(tmp_path, capsys, text):
+    (tmp_path / "text").write_text(text)
+    assert main(["--perfetto", str(tmp_path / "text"), "select count(*) from slice"]) == 4
+    assert "no trace that Perfetto knows: nothing is in it" in capsys.readouterr().err
+
+
+def test_one_of_several_traces_of_a_run_must_be_named(tmp_path, capsys):
+    out = tmp_path / "sigmatrace-out"
+    out.mkdir()
+    (out / "trace-ranks-0-1.pftrace").touch()
+    assert main(["--perfetto", str(tmp_path), "select 1"]) == 3
+    assert f"name one, as {out}/trace-ranks-0-1.pftrace" in capsys.readouterr().err

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sigmatrace.text import byte_text, count_text, counted, time_text
+from sigmatrace.text import byte_text, count_text, counted, printable, time_text
 
 
 @pytest.mark.parametrize(
@@ -49,3 +49,8 @@ def test_the_usual_plural():
 )
 def test_lengths_of_time(ns, shown):
     assert time_text(ns) == shown
+
+
+def test_names_cannot_steer_a_terminal_or_break_a_line():
+    assert printable("höst-\u4e2d 1 234") == "höst-\u4e2d 1 234"
+    assert printable("a\nb\x1b[31m\u202ec") == "a\\nb\\x1b[31m\\u202ec"

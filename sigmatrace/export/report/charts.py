@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sigmatrace.export.amounts import added
 from sigmatrace.export.report.flows import LEVELS, Flows, drawn_layers
 from sigmatrace.export.report.shape import Shape
 from sigmatrace.export.report.style import (
@@ -134,11 +135,9 @@ def sizes(run: Run) -> Iterator[Shape]:
     unknown = (rows["least_bytes"] == 0) & (rows["most_bytes"] == _MOST)
     place = np.array([int(least).bit_length() for least in rows["least_bytes"].tolist()], np.int64)
     place[unknown] = place[~unknown].max(initial=-1) + 1
-    sums = np.zeros((2, len(layers), int(place.max()) + 1), np.uint64)
-    for at, layer in enumerate(layers):
-        mine = rows["layer"] == layer
-        for kind, name in enumerate(("count", "size_bytes")):
-            np.add.at(sums[kind, at], place[mine], rows[name][mine])
+    bars = len(layers), int(place.max()) + 1
+    at = np.argsort(layers)[np.searchsorted(np.sort(layers), rows["layer"])], place
+    sums = np.stack([added(bars, at, rows[name]) for name in ("count", "size_bytes")])
     total = sum(sums[0].ravel().tolist())
     most = int(sums[0].sum(axis=0).argmax())
     labels = ["0 B", *(byte_text(2**k) for k in range(sums.shape[2]))][: sums.shape[2]]

@@ -117,7 +117,7 @@ class Report(Exporter):
             notes.append("Only the layers with most bytes are drawn; the tables have all.")
         kinds: Sequence[tuple[str, str, Iterator[Shape], Sequence[str], str]] = (
             ("matrix", "Who sent how much to whom", heat.heat_maps(found), notes,
-             "No traffic was recorded."),
+             _no_matrix(run)),
             ("graphs", "The same as graphs", graphs.graphs(found), graphs.not_drawn(found),
              "No traffic between two nodes, GPUs or ranks was recorded."),
             ("bandwidth", "Bandwidth over time", charts.over_time(run), (),
@@ -135,6 +135,13 @@ class Report(Exporter):
                 for one in shapes
             ]  # fmt: skip
             yield Section(anchor, title, drawn, said, none)
+
+
+def _no_matrix(run: Run) -> str:
+    """Return why there is no heat map."""
+    if not run.tables["communication"].num_rows:
+        return "No traffic was recorded."
+    return "All traffic is of one process with itself: there are no pairs to compare."
 
 
 def _anchors(shown: Iterable[tables.Shown]) -> dict[str, str]:

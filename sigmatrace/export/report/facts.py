@@ -158,9 +158,22 @@ def _clocks(run: Run, book: Mapping[str, Any]) -> Iterator[Verdict]:
     if lacking:
         which = f"{count_text(lacking)} of {counted(len(calibrated), 'clock')}"
         yield Verdict(False, f"{which} not calibrated: times between processes are doubtful.")
+    if untied := _untied(run):
+        few = f"{', '.join(untied[:NAMED])}{', ...' if len(untied) > NAMED else ''}"
+        which = counted(len(untied), "clock")
+        yield Verdict(False, f"{which} without a bound ({few}): messages do not tell how far off "
+                             "the reference, so times between hosts are doubtful.")  # fmt: skip
     if backwards := book["stages"].get("messages", {}).get("received_before_sent"):
         which = counted(backwards, "message")
         yield Verdict(False, f"{which} received before they were sent: clocks disagree.")
+
+
+def _untied(run: Run) -> list[str]:
+    """Return the clocks that were to be corrected by messages, and could not be tied to others."""
+    if "clock_hosts" not in run.tables:
+        return []
+    table = run.tables["clock_hosts"].select(["host", "tied"]).to_pylist()
+    return [row["host"] for row in table if not row["tied"]]
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from sigmatrace.export.amounts import added
 from sigmatrace.participants import participants
 from sigmatrace.partition import Run, column
 from sigmatrace.trace_format import layer_text
@@ -70,12 +71,16 @@ class Flows:
         return heaviest
 
     def ways(self) -> tuple[_U64, _U64]:
-        """Return bytes that each known end sent to others, and got from them; ``(known,)`` u8."""
-        at = self.between
-        found = np.zeros((2, self.known), np.uint64)
-        for way, ends in zip(found, (self.src, self.dst), strict=True):
-            np.add.at(way, ends[at], self.size_bytes[at])
-        return found[0], found[1]
+        """Return bytes that each known end sent to others, and got from them; ``(known,)`` u8.
+
+        An end that is not known is another one, as it is in ``imbalance``.
+        """
+        at = np.flatnonzero(self.src != self.dst)
+        sent, got = (
+            added(self.known + 1, ends[at], self.size_bytes[at])[: self.known]
+            for ends in (self.src, self.dst)
+        )
+        return sent, got
 
 
 def exact_sum(amounts: _U64) -> int:
@@ -119,7 +124,7 @@ def _flows(run: Run, level: str, layer: int, rows: pa.Table) -> Flows:
 
 
 def _members(run: Run, level: str, layer: int) -> set[str]:
-    """Return ends that may have had no traffic."""
+    """Return ends that may have had no traffic: the members that ``imbalance`` compares."""
     of_level = {"rank": "label", "node": "host"}
     if level not in of_level:
         return set()
@@ -128,6 +133,7 @@ def _members(run: Run, level: str, layer: int) -> set[str]:
 
 
 def in_order(name: str) -> list[tuple[int, str]]:
-    """Return the key by which names are sorted: 2 comes before 10."""
-    parts = re.split(r"(\d+)", name)
-    return [(int(part), "") if at % 2 else (0, part) for at, part in enumerate(parts)]
+    """Return the key by which names are sorted: 2 comes before 10, of any number of digits."""
+    parts = re.split(r"0*([0-9]+)", name)
+    keys = [(len(part) if at % 2 else 0, part) for at, part in enumerate(parts)]
+    return [*keys, (0, name)]  # 2 and 02 are two names

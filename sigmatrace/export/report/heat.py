@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from sigmatrace.export.amounts import added
 from sigmatrace.export.matrix import Matrix, draw
 from sigmatrace.export.report.flows import LEVELS, Flows
 from sigmatrace.export.report.shape import Shape
@@ -73,8 +74,7 @@ def matrix_of(one: Flows) -> Matrix:
     size = len(labels) + (len(one.names) > one.known)
     place = np.arange(len(one.names)) // block
     place[one.known :] = len(labels)
-    values = np.zeros((size, size), np.uint64)
-    np.add.at(values, (place[one.src], place[one.dst]), one.size_bytes)
+    values = added((size, size), (place[one.src], place[one.dst]), one.size_bytes)
     labels += ["unknown"] * (size - len(labels))
     word, layer = LEVELS[one.level][0], layer_text(one.layer)
     return Matrix("", f"Bytes from {word} to {word}, {layer}", "bytes", labels, values, block)

@@ -135,6 +135,15 @@ def test_order_and_labels_of_processes(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_machines_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    """Containers of several machines often have one name; a header that is lost tells no boot."""
+    for pid, boot in enumerate(("x", "y", "x", ""), 1):
+        write(tmp_path, "box", pid, boot_id=boot, rank=pid)
+    write(tmp_path, "alone", 9, boot_id="x", rank=9)
+    hosts = load_folder(tmp_path).run.tables["processes"].column("host").to_pylist()
+    assert hosts == ["box#1", "box#2", "box#1", "box", "alone"]
+
+
 def test_every_table_has_its_columns(tmp_path: Path) -> None:
     write(tmp_path)
     tables = load_folder(tmp_path).run.tables

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import importlib.util
 import io
+import os
+import subprocess
+import sys
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from sigmatrace.query import shipped
 from sigmatrace.query.command import main
@@ -109,3 +116,52 @@ def test_help_and_list_import_no_engine(said, monkeypatch):
     with pytest.raises(SystemExit) as ended:
         main(["--help"])
     assert ended.value.code == 0
+
+
+def test_output_that_cannot_be_written_is_one_line():
+    process = started("--list", stdout=Path("/dev/full"))
+    assert process.returncode == 1
+    assert process.stderr == "sigmatrace-query: error: [Errno 28] No space left on device\n"
+
+
+def test_a_terminal_without_a_letter_shows_its_number(tmp_path):
+    (tmp_path / "query.sql").write_text("select 'h\u00f6st' as host")
+    parquet.write_table(
+        pa.table({"field": [""], "code": [0], "name": [""]}), tmp_path / "codes.parquet"
+    )
+    words = tmp_path, "-f", tmp_path / "query.sql"
+    process = started(*words, encoding="ascii")
+    assert (process.returncode, process.stdout) == (0, "host\nh\\xf6st\n")
+    assert process.stderr == ""
+
+
+def started(*words: object, stdout: Path | None = None, encoding: str = "utf-8"):
+    path = os.pathsep.join(filter(None, sys.path))
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONIOENCODING": encoding}
+    command = [sys.executable, "-m", "sigmatrace.query", *map(str, words)]
+    with stdout.open("w") if stdout else contextlib.nullcontext(subprocess.PIPE) as out:
+        return subprocess.run(
+            command, stdout=out, stderr=subprocess.PIPE, text=True, env=environment, timeout=60
+        )
+
+
+def test_a_mistake_of_our_own_is_one_line(said, monkeypatch):
+    def broken(*_):
+        raise ZeroDivisionError("of two\nlines")
+
+    monkeypatch.setattr(shipped, "all_queries", broken)
+    code, _, err = said("--list")
+    assert code == 1 and err.count("\n") == 1
+    assert "ZeroDivisionError: of two lines (a bug of sigmatrace; --debug shows where)" in err
+
+
+@pytest.mark.parametrize("words", [[], ["--perfetto"]])
+def test_a_query_that_is_no_text(said, tmp_path, words):
+    code, _, err = said(*words, tmp_path, "select '\udcff'")
+    assert code == 2 and "the query is not in UTF-8" in err
+
+
+def test_the_command_that_makes_a_trace_can_be_copied(said, tmp_path):
+    (tmp_path / "a run").mkdir()
+    _, _, err = said("--perfetto", tmp_path / "a run", "select 1")
+    assert f"sigmatrace-pipeline 'run={tmp_path}/a run' export=perfetto" in err

@@ -135,6 +135,13 @@ def test_the_summary_says_no_more_than_there_is(sizes: tuple[int, ...], said: st
     assert line.removesuffix(" the mean pair") == f"imbalance  verbs, 4 ranks: {said}"
 
 
+def test_the_summary_names_no_pair_where_none_is_known() -> None:
+    rows = [{"src": RANKS[k], "dst": "", "size_bytes": 10 << 20} for k in range(4)]
+    assert imbalance(rows)[2] == [
+        "imbalance  verbs, 4 ranks: all sent 10 MiB; to ends that are not known"
+    ]
+
+
 def test_no_traffic_is_no_imbalance() -> None:
     assert imbalance([])[0] == []
     assert [ratio(0, 0), ratio(3, 0), ratio(3, 2)] == [1.0, float("inf"), 1.5]

@@ -203,6 +203,16 @@ def test_the_closing_lines_name_the_pairs_with_most_bytes_of_each_layer():
     ]
 
 
+def test_sums_beyond_64_bits_are_told():
+    rows = [(START_NS, 0, 0, 1, Layer.UCP, op, 0, 2**63, 0) for op in (Op.SEND, Op.SEND, Op.PUT)]
+    stage, run = Traffic(), run_of()
+    resolved = stage.resolve(stage.summarize(part(0, rows)), run)
+    assert stage.lines(resolved, run.with_results(stage.results(resolved))) == [
+        "sums       3 sums of bytes are beyond 64 bits and told as 16 EiB: sizes must be wrong",
+        "top ucp    rank 0 -> rank 1: 16 EiB in 3 operations",
+    ]
+
+
 def test_aggregates_alone():
     row = {"channel": 0, "op": Op.SEND, "size_bits": 4, "count": 4, "size_bytes": 40}
     table, timeline, facts, _ = traffic(part(0, [], [row]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -12,6 +13,7 @@ import urllib.request
 import pytest
 
 from sigmatrace.errors import RunNotFoundError
+from sigmatrace.view import command
 from sigmatrace.view.command import contents, main
 
 
@@ -43,6 +45,22 @@ def test_of_several_traces_one_must_be_named(output):
     (output / "trace.pftrace").rename(output / "trace-ranks-0-1.pftrace")
     with pytest.raises(RunNotFoundError, match=r"several traces there: name one, as .*ranks-0-1"):
         contents(output)
+
+
+@pytest.mark.parametrize("error", [KeyError("uid 4711"), OSError("no name")])
+def test_a_user_without_a_name_sees_it_too(output, monkeypatch, capsys, error):
+    """In a container a number is often all that is known of a user."""
+
+    def nobody() -> str:
+        raise error
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command.getpass, "getuser", nobody)
+    monkeypatch.setattr(command.Server, "serve_forever", interrupted)
+    assert main([str(output)]) == 0
+    assert f" {socket.gethostname()}\n" in capsys.readouterr().out
 
 
 def test_nothing_there_is_one_line_that_says_what_to_do(tmp_path, capsys):

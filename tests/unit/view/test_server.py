@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -119,3 +120,40 @@ def test_the_port_is_that_which_is_asked_for(tmp_path):
             Server({}, port)
     with Server({"/": Path("x")}, port) as second:
         assert second.url == f"http://127.0.0.1:{port}"
+
+
+def test_a_file_that_is_replaced_is_served_as_it_was_opened(server, tmp_path):
+    """The length that is told is that of the bytes that follow, whatever has the name by then."""
+    whole = (tmp_path / "trace").read_bytes()
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+    connection.request("GET", "/trace.pftrace")
+    answer = connection.getresponse()
+    (tmp_path / "new").write_bytes(b"new")
+    (tmp_path / "new").replace(tmp_path / "trace")
+    assert answer.read() == whole
+    connection.request("GET", "/trace.pftrace")
+    assert connection.getresponse().read() == b"new"
+    connection.close()
+
+
+@pytest.mark.parametrize(("told", "body"), [(1 << 10, b"short"), (3, b"sho")])
+def test_a_file_that_is_cut_or_grows_while_it_is_served(server, tmp_path, monkeypatch, told, body):
+    """A browser gets no more than it was told, and is not left waiting where there is less."""
+    (tmp_path / "page.html").write_bytes(b"short")
+    size = SimpleNamespace(st_size=told)
+    monkeypatch.setattr("sigmatrace.view.server.os", SimpleNamespace(fstat=lambda _: size))
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+    connection.request("GET", "/")
+    answer = connection.getresponse()
+    if told > len(body):
+        with pytest.raises(http.client.IncompleteRead) as cut:
+            answer.read()
+        assert cut.value.partial == body
+    else:
+        assert answer.read() == body
+    connection.close()
+
+
+@pytest.mark.parametrize("host", ["[", "[::1", "http://["])
+def test_a_host_that_is_none_is_refused(server, host):
+    assert ask(server, "/", Host=host)[0].status == 403

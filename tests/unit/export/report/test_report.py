@@ -15,7 +15,7 @@ import pytest
 from sigmatrace.export.base import Exported
 from sigmatrace.export.report.exporter import Report
 from sigmatrace.export.report.facts import told
-from sigmatrace.export.report.flows import flows
+from sigmatrace.export.report.flows import flows, in_order
 from sigmatrace.partition import Run
 from sigmatrace.schema import STAGE_TABLES
 from sigmatrace.trace_format import Layer, Op
@@ -187,6 +187,14 @@ def test_what_is_wrong_comes_first(tmp_path: Path) -> None:
     assert [row["error"] for row in page.rows("clock_quality")] == ["1e400", "5.0"]
 
 
+def test_clocks_that_messages_could_not_tie_are_named_first(tmp_path: Path) -> None:
+    hosts = [{"host": f"node{n}", "reference": "node0", "tied": n == 0} for n in range(3)]
+    page, _ = report(two(clock_hosts=hosts), tmp_path)
+    begin = page.text.index("Attention:")
+    assert "2 clocks without a bound (node1, node2)" in page.text[begin : begin + 120]
+    assert begin < page.text.index("Good:")
+
+
 def test_findings_are_ranked_and_lead_to_their_evidence(tmp_path: Path) -> None:
     findings = [
         {"position": 1, "weight": 0.25, "text": "less", "evidence": "elsewhere", "kind": "k"},
@@ -281,3 +289,51 @@ def test_lines_of_the_summary_find_their_place() -> None:
     assert [one.texts for one in found.found] == [
         ("rank 0 -> rank 1: 1 KiB", "rank 1 -> rank 0: 1 B")
     ]
+
+
+def test_how_even_it_is_counts_as_the_table_imbalance_does(tmp_path: Path) -> None:
+    """A launcher takes no part; what goes to an end that is not known was sent all the same."""
+    rows = [
+        *(sent("rank 0", "rank 1", 2048), sent("rank 1", "rank 0", 1024)),
+        *(sent("rank 1", "", 4096), sent("rank 0", "rank 0", 9999)),
+    ]
+    launcher = {"label": "pid 9", "rank": -1, "layers": "ofi", "host": "login"}
+    ranks = [{"layers": "ofi"}, {"layers": "ofi"}, {"layers": "ofi"}, {"layers": "ucp"}]
+    page, _ = report(run_of([*ranks, launcher], communication=rows), tmp_path)
+    assert (
+        page.figures["figure-imbalance-rank-ofi"]
+        .rstrip()
+        .endswith(
+            "Most was sent by rank 1 (5 KiB), least by rank 2 (0 B). "
+            "Most was got by rank 1 (2 KiB), least by rank 2 (0 B)."
+        )
+    )
+    assert "pid 9" not in (tmp_path / "report" / "matrix-rank-ofi.svg").read_text()
+
+
+def test_traffic_of_one_process_with_itself(tmp_path: Path) -> None:
+    run = run_of([{"layers": "ofi"}], communication=[sent("rank 0", "rank 0", 8)])
+    page, _ = report(run, tmp_path)
+    assert "All traffic is of one process with itself" in page.text
+    assert "No traffic was recorded." in page.text  # of sizes, which this run lacks
+
+
+def test_names_are_in_an_order_for_people() -> None:
+    names = ["n1", "n02", "n2", "n10", "a", f"n{'9' * 5000}", "2", ""]
+    assert sorted(reversed(names), key=in_order) == [
+        *("", "2", "a", "n1", "n02", "n2", "n10"),
+        f"n{'9' * 5000}",
+    ]
+
+
+def test_bytes_beyond_64_bits_stay_the_most(tmp_path: Path) -> None:
+    rows = [sent(f"rank {n}", "rank 0", 2**63) for n in range(1, 4)]
+    sizes = [
+        {"layer": Layer.OFI, "op": Op.SEND, "count": 1, "size_bytes": 2**63, "least_bytes": 2**63}
+        | {"most_bytes": 2**64 - 1}
+    ] * 3
+    run = run_of([{"layers": "ofi"}] * 4, communication=rows, sizes=sizes)
+    page, _ = report(run, tmp_path)
+    assert "Most was got by rank 0 (16 EiB)" in page.figures["figure-imbalance-rank-ofi"]
+    assert "24 EiB at layer ofi" in page.figures["figure-matrix-rank-ofi"]
+    assert "total 24 EiB" in (tmp_path / "report" / "matrix-rank-ofi.svg").read_text()
