@@ -35,6 +35,7 @@ class Tables:
     def __init__(self, database: duckdb.DuckDBPyConnection, folder: Path) -> None:
         self._database = database
         self._folder = folder
+        self._unreadable: dict[str, str] = {}
         with _refused():
             self._codes = self._known_codes()
             self.names = sorted(self._make_views())
@@ -52,7 +53,7 @@ class Tables:
             QueryError: The query is refused.
         """
         # In another thread: this one would not see Ctrl-C while DuckDB works.
-        with _refused(), ThreadPoolExecutor(1) as pool:
+        with self._asked(), ThreadPoolExecutor(1) as pool:
             try:
                 found = pool.submit(self._database.execute, sql).result()
                 names = [column[0] for column in (found and found.description) or ()]
@@ -78,12 +79,28 @@ class Tables:
         for name, path in files.tables(self._folder).items():
             where = glob.escape(str(path)) + ("/*.parquet" if path.is_dir() else "")
             source = f"read_parquet({_text(where)})"
-            words = ", ".join(self._words(name, source))
-            replaced = f"replace ({words})" if words else ""
-            self._database.execute(
-                f"create view {_name(name)} as select * {replaced} from {source}"
-            )
+            try:
+                words = ", ".join(self._words(name, source))
+                replaced = f"replace ({words})" if words else ""
+                self._database.execute(
+                    f"create view {_name(name)} as select * {replaced} from {source}"
+                )
+            except duckdb.Error as error:  # the others can be asked all the same
+                self._unreadable[name] = _line(str(error))
+                continue
             yield name
+
+    @contextmanager
+    def _asked(self) -> Iterator[None]:
+        """Say in one line what a query is refused for; of a table that cannot be read, why."""
+        try:
+            with _refused():
+                yield
+        except QueryError as error:
+            for name, why in self._unreadable.items():
+                if f"name {name} " in error.what:
+                    raise QueryError(f"{name}: cannot be read: {why}") from None
+            raise
 
     def _words(self, table: str, source: str) -> Iterator[str]:
         """Yield what stands for columns of codes."""
@@ -101,7 +118,7 @@ def opened(run: Path) -> Iterator[Tables]:
 
     Raises:
         RunNotFoundError: There are none.
-        QueryError: They cannot be read.
+        QueryError: What codes mean cannot be read. Another table says so when it is asked.
     """
     folder = files.find(run)
     with tempfile.TemporaryDirectory(prefix="sigmatrace-query-") as spill:

@@ -65,9 +65,21 @@ def test_what_is_not_installed_is_not_fetched(tables):
     assert "\n" not in str(refused.value)
 
 
-def test_a_damaged_file_is_one_line(tmp_path):
+@pytest.mark.parametrize("how", ["cut", "empty", "no parts"])
+def test_a_table_that_cannot_be_read_leaves_the_others(tmp_path, how):
+    """As where an output was copied in part."""
     files.write_table(codes(), tmp_path / "codes.parquet")
-    (tmp_path / "ops.parquet").write_bytes(b"PAR1 no parquet")
-    with pytest.raises(QueryError, match=r"ops\.parquet") as refused, parquet.opened(tmp_path):
-        pass
-    assert "\n" not in str(refused.value)
+    files.write_table(pa.table({"n": [7]}), tmp_path / "whole.parquet")
+    if how == "no parts":
+        (tmp_path / "broken").mkdir()
+    else:
+        data = (tmp_path / "whole.parquet").read_bytes() if how == "cut" else b""
+        (tmp_path / "broken.parquet").write_bytes(data[:20])
+    with parquet.opened(tmp_path) as found:
+        assert found.names == ["codes", "whole"]
+        assert rows(found, "select n from whole") == [(7,)]
+        with pytest.raises(QueryError, match=r"^broken: cannot be read: .*broken") as said:
+            rows(found, "select * from whole join broken using (n)")
+        assert "\n" not in str(said.value)
+        with pytest.raises(QueryError, match="nothing"):
+            rows(found, "select * from nothing")
