@@ -50,7 +50,7 @@ ROWS = 3000
 class Search:
     """The search for corrections with given ranks of clocks, the lowest the best reference."""
 
-    def __init__(self, messages: Messages, clocks: int, rank: Ints) -> None:
+    def __init__(self, messages: Messages, clocks: int, rank: Ints, loose: Bools) -> None:
         self.messages, self.clocks = messages, clocks
         self.root, self.lead = components(messages, clocks, rank)
         first = np.full(clocks, np.iinfo(np.int64).max)
@@ -58,7 +58,7 @@ class Search:
         np.minimum.at(first, messages.dst, messages.receive_ns)
         silent = first == np.iinfo(np.int64).max
         first[silent] = 0
-        self.lines = Lines(messages, first, aligned(messages, clocks, rank))
+        self.lines = Lines(messages, first, aligned(messages, clocks, rank), loose)
         self.aside = np.zeros(messages.src.size, bool)
         self.edges = np.zeros(0)
         self.unexplained = np.zeros(messages.src.size, bool)

@@ -48,6 +48,22 @@ def test_offsets_of_seconds_and_drifts_of_100_ppm_lie_within_the_bounds(graph, s
     check(World(clocks, edges, seconds=seconds, seed=7))
 
 
+@pytest.mark.parametrize("graph", ["two", "chain", "ring, one way"])
+@pytest.mark.parametrize("drift_ppm", [4e4, 4e5])
+def test_loose_clocks_may_drift_as_they_like(graph, drift_ppm):
+    """A rate that nobody knows: no clock that is known drifts by more than 1000 ppm."""
+    clocks, edges = GRAPHS[graph]
+    world = World(clocks, edges, seconds=0.1, drift_ppm=drift_ppm, seed=5)
+    truth, skew = solved(world, np.ones(clocks, bool))
+    assert truth.violations(skew) == 0 and skew.bends.sum() == 0 and not skew.left_aside.any()
+    assert (truth.errors(skew) <= skew.bound_ns + ROUNDING_NS).all()
+
+
+def test_only_loose_clocks_may_drift_as_they_like():
+    truth, skew = solved(World(2, full(2), 100, seconds=0.1, drift_ppm=4e4, seed=5))
+    assert truth.violations(skew) > 0 and np.isinf(skew.bound_ns).any()
+
+
 def test_clocks_that_are_right_stay_within_their_bounds():
     _, skew = check(World(4, full(4), offset_ns=0, drift_ppm=0))
     assert max(abs(one.drift_ppm) for one in skew.corrections) < 0.1
