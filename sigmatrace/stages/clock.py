@@ -130,8 +130,13 @@ class Clock(Stage):
         if not resolved.hosts.num_rows and np.isfinite(error[good]).any():
             limit = count_text(math.ceil(error[good & np.isfinite(error)].max()))
             worst = f", error at most {limit} ns within a host"
-        fitted = f"clocks     {int(good.sum())} of {good.size} calibrated{worst}"
-        return [fitted, *lines_of(resolved)]
+        fitted = [f"clocks     {int(good.sum())} of {good.size} calibrated{worst}"]
+        if unsure := resolved.ledger["unsure_rate"]["count"]:
+            fitted.append(
+                f"             {counted(unsure, 'process', 'processes')} with too few readings of "
+                "the clock: their rates are uncertain"
+            )
+        return [*fitted, *lines_of(resolved)]
 
 
 class _SampledClock(Clock):

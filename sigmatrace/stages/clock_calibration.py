@@ -188,6 +188,7 @@ def _flatten(processes: list[_Process], untimed: np.ndarray) -> Clocks:
         knot_x=np.concatenate([one.x for one in fits] or empty).astype(np.int64),
         knot_y=np.concatenate([one.y for one in fits] or empty).astype(np.int64),
         slope=np.concatenate([one.slope for one in fits] or empty).astype(np.float64),
+        is_sure=np.array([one.is_sure for one in fits], bool),
         ns_per_tick=np.array([fits[number].rate for number in numbers], np.float64),
         untimed=untimed,
         names=_names(processes, numbers),
@@ -279,6 +280,7 @@ def _ledger(processes: list[_Process]) -> dict[str, object]:
         "worst_width_ns": max(widths, default=0.0),
         "uncalibrated": named([p.label for p in processes if p.fit is None]),
         "by_host": named([p.label for p in processes if p.fit and not p.tsc.size]),
+        "unsure_rate": named([p.label for p in processes if p.fit and not p.fit.is_sure]),
         "fitted_alone": named([p.label for p in processes if p.how == "alone"]),
         "steps": named(steps),
     }

@@ -39,6 +39,7 @@ class Clocks:
         knot_x: ``(knots,)`` i8, ticks.
         knot_y: ``(knots,)`` i8, Unix ns.
         slope: ``(knots,)`` f8, ns per tick.
+        is_sure: ``(maps,)`` bool, whether the rates of each map are certain.
         ns_per_tick: ``(processes,)`` f8.
         untimed: ``(channels + 1,)`` bool, operations do not tell how long the call took; the last
             one stands for channels that are not known.
@@ -59,6 +60,7 @@ class Clocks:
     knot_x: np.ndarray
     knot_y: np.ndarray
     slope: np.ndarray
+    is_sure: np.ndarray
     ns_per_tick: np.ndarray
     untimed: np.ndarray
     names: tuple[str, ...]

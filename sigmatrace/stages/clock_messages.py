@@ -60,15 +60,16 @@ def corrected(clocks: Clocks, sample: Sample, run: Run) -> Clocks:
     good = column(clocks.quality, "calibrated")
     calibrated = np.zeros(number, bool)
     calibrated[clocks.map_of_proc[good]] = True
-    preferred = np.lexsort((-count, ~calibrated))[: int(calibrated.sum())]
+    loose = ~clocks.is_sure
+    preferred = np.lexsort((-count, loose, ~calibrated))[: int(calibrated.sum())]
     spans = _spans(clocks, number)
-    skew = estimate(messages, number, preferred.tolist(), spans)
+    skew = estimate(messages, number, preferred.tolist(), spans, loose)
     moved = _moved(clocks, skew.corrections)
-    before = messages.send_ns > messages.receive_ns
+    before = messages.send_ns - messages.receive_ns
     after_ns, _ = unix_ns(moved, sample.t_tsc, sample.proc)
     again = messages_of(sample, after_ns, clocks.map_of_proc)
-    after = again.send_ns > again.receive_ns
-    found = _Found(skew, messages.src, messages.dst, before, after, spans)
+    after = again.send_ns - again.receive_ns
+    found = _Found(skew, messages.src, messages.dst, before, after)
     if found.is_worse:
         return replace(clocks, ledger=found.told(clocks), hosts=found.table(clocks))
     moved = with_chunks(moved, run)
@@ -85,19 +86,21 @@ def corrected(clocks: Clocks, sample: Sample, run: Run) -> Clocks:
 
 @dataclass(frozen=True)
 class _Found:
-    """What messages say of the clocks: ``skew``, and who violates causality before and after."""
+    """What messages say of the clocks.
+
+    ``before`` and ``after`` say by how many ns each message was received before it was sent.
+    """
 
     skew: Skew
     src: Ints
     dst: Ints
-    before: NDArray[np.bool_]
-    after: NDArray[np.bool_]
-    spans: Ints
+    before: Ints
+    after: Ints
 
     @property
     def is_worse(self) -> bool:
         """Whether the correction leaves more violations than there were."""
-        return int(self.after.sum()) > int(self.before.sum())
+        return int((self.after > 0).sum()) > int((self.before > 0).sum())
 
     @property
     def reference(self) -> int:
@@ -120,8 +123,11 @@ class _Found:
         strange = (self.skew.reference == self.reference) & loose
         found = {
             "looked_at": int(self.src.size),
-            "received_before_sent": int(self.before.sum()),
-            "received_before_sent_after": int(self.after.sum()),
+            "received_before_sent": int((self.before > 0).sum()),
+            "worst_violation_ns": int(self.before.max(initial=0)),
+            "received_before_sent_after": int((self.after > 0).sum()),
+            "beyond_error_after": self._beyond_error(clocks),
+            "worst_violation_after_ns": int(self.after.max(initial=0)),
             "left_aside": int(self.skew.left_aside.sum()),
             "dropped": self.is_worse,
             "reference": clocks.names[self.reference],
@@ -136,13 +142,26 @@ class _Found:
         }
         return {**clocks.ledger, "messages": found}
 
+    def _beyond_error(self, clocks: Clocks) -> int:
+        """Return how many violations are left that no error which is stated explains.
+
+        A clock without a bound states none.
+        """
+        bound = self.bound_ns
+        error = np.zeros(bound.size)
+        stated = column(_quality(clocks, bound), "error_ns")
+        stated = np.where(np.isfinite(stated), stated, 0.0)
+        np.maximum.at(error, clocks.map_of_proc, stated)
+        limit = error[self.src] + error[self.dst]
+        return int((self.after > np.maximum(limit, 0.0)).sum())
+
     def table(self, clocks: Clocks) -> pa.Table:
         """Return the table ``clock_hosts``."""
         number = len(clocks.names)
         ends = (self.src, self.dst)
         before, after = (
-            sum(np.bincount(end[chosen], minlength=number) for end in ends)
-            for chosen in (self.before, self.before if self.is_worse else self.after)
+            sum(np.bincount(end[early > 0], minlength=number) for end in ends)
+            for early in (self.before, self.before if self.is_worse else self.after)
         )
         used = not self.is_worse
         middle = [int(one.at_ns[0] // 2 + one.at_ns[-1] // 2) for one in self.skew.corrections]
@@ -182,11 +201,19 @@ def lines_of(clocks: Clocks) -> Iterator[str]:
             f"were sent; corrected, {count_text(after)} would be"
         )
         return
+    if after:
+        left = (
+            f"; of these {count_text(found['beyond_error_after'])} by more than the stated errors, "
+            f"at most by {count_text(found['worst_violation_after_ns'])} ns"
+        )
+    else:
+        left = ""
     limit = count_text(math.ceil(found["bound_ns"]))
     which = f"{count_text(found['tied'])} of {count_text(found['clocks'])} hosts"
     yield (
         f"clocks     corrected by messages: {which} to {found['reference']}, within {limit} ns; "
         f"received before sent: {count_text(before)} of {total} before, {count_text(after)} after"
+        f"{left}"
     )
     if found["parts"] > 1:
         parts = count_text(found["parts"])

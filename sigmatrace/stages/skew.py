@@ -87,7 +87,11 @@ class Skew:
 
 
 def estimate(
-    messages: Messages, clocks: int, preferred: Sequence[int] = (), spans: Ints | None = None
+    messages: Messages,
+    clocks: int,
+    preferred: Sequence[int] = (),
+    spans: Ints | None = None,
+    loose: Bools | None = None,
 ) -> Skew:
     """Estimate the corrections of clocks.
 
@@ -98,6 +102,7 @@ def estimate(
             more messages.
         spans: ``(clocks, 2)`` i8 ns, times of each clock in which the bound is to hold, beside
             those of its messages; none where the first one is above the second one.
+        loose: ``(clocks,)`` bool, clocks whose rate may be wrong by any factor; else none is.
 
     A clock is corrected to the reference that it is tied to: the best one of all clocks that
     messages lead to from it, and back, if through others. What messages lead to in one direction
@@ -109,7 +114,7 @@ def estimate(
     for place, clock in enumerate(preferred):
         rank[clock] = place - len(preferred)
     for turn in range(REFERENCES):
-        found = Search(messages, clocks, rank)
+        found = Search(messages, clocks, rank, np.zeros(clocks, bool) if loose is None else loose)
         bent = found.run(is_last=turn + 1 == REFERENCES)
         if bent is None:
             break

@@ -14,7 +14,9 @@ Floats = NDArray[np.float64]
 ROOM_NS = 5.0
 """A message is to arrive at least this long after it was sent: knots and times are rounded."""
 SLOPE_MAX = 1e-3
-"""No clock goes wrong by more of the time that passes, but where it steps."""
+"""No clock goes wrong by more of the time that passes, but where it steps, or is loose."""
+LOOSE_SLOPE = 10.0
+"""By how much more of the time that passes a loose clock may have to go faster."""
 PRICE = 1e4
 """What a ns of causality violated costs, in ns away from the middle of what is possible."""
 
@@ -43,6 +45,7 @@ class Lines:
         messages: What is known.
         first_ns: ``(clocks,)`` i8, earliest time of each clock's messages.
         offset_ns: ``(clocks,)`` i8, about what is to be added to each clock.
+        loose: ``(clocks,)`` bool, clocks whose rate may be wrong by any factor.
 
     Attributes:
         x: By clock its knots in ns after ``first_ns``, f8.
@@ -50,8 +53,11 @@ class Lines:
         steps: By clock which of the stretches between knots may be as steep as they like.
     """
 
-    def __init__(self, messages: Messages, first_ns: Ints, offset_ns: Ints) -> None:
+    def __init__(
+        self, messages: Messages, first_ns: Ints, offset_ns: Ints, loose: NDArray[np.bool_]
+    ) -> None:
         self.messages, self.first_ns, self.offset_ns = messages, first_ns, offset_ns
+        self.loose = loose
         self.send = (messages.send_ns - first_ns[messages.src]).astype(np.float64)
         self.receive = (messages.receive_ns - first_ns[messages.dst]).astype(np.float64)
         last = np.ones(first_ns.size)
@@ -289,8 +295,11 @@ def _slopes(lines: Lines) -> tuple[Any, Floats]:
         at, dx, dy = lines.column[number] + np.arange(x.size - 1), np.diff(x), np.diff(y)
         left += [at[~step], at]
         sign += [np.ones(int((~step).sum())), -np.ones(at.size)]
+        is_loose = bool(lines.loose[number])
+        limit = LOOSE_SLOPE if is_loose else SLOPE_MAX
         # Times do not run backwards, not even where the correction is as steep as it likes.
-        most += [SLOPE_MAX * dx[~step] - dy[~step], np.where(step, dx - 1, SLOPE_MAX * dx) + dy]
+        down = np.where(step | is_loose, dx - 1, SLOPE_MAX * dx)
+        most += [limit * dx[~step] - dy[~step], down + dy]
     at, factor = np.concatenate(left), np.concatenate(sign)
     n = np.arange(at.size)
     entries = (np.concatenate([factor, -factor]), (np.tile(n, 2), np.concatenate([at + 1, at])))

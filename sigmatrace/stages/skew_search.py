@@ -28,11 +28,18 @@ ENDS = 16
 TRIED = 4
 """After so many clocks that do not bend none other is looked at."""
 PARTS = 64
-"""Lines of clocks that drift unevenly are divided into at most so many parts."""
+"""Lines of clocks that drift unevenly are divided into at most so many parts, where few messages
+are in the wrong order then."""
+SHORT_PARTS = 256
+"""The same, where many are, if ever fewer; parts so short have no bound if messages are rare."""
 KNOTS = 8192
 """All clocks together have no more knots than this, for the programme's sake."""
 FEW = 1e-3
 """So many messages may be in the wrong order until parts of lines are short enough."""
+HELPS = 0.75
+"""Bends of a clock that leave a larger share of the messages in the wrong order do not help."""
+DIVIDED = 0.1
+"""The same, for lines of all clocks in parts."""
 ROUNDS = 40
 """How often something is looked for that explains what cannot be."""
 PLACES = (0.002, 0.01, 0.05, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 0.95, 0.99, 0.998)
@@ -50,7 +57,7 @@ ROWS = 3000
 class Search:
     """The search for corrections with given ranks of clocks, the lowest the best reference."""
 
-    def __init__(self, messages: Messages, clocks: int, rank: Ints) -> None:
+    def __init__(self, messages: Messages, clocks: int, rank: Ints, loose: Bools) -> None:
         self.messages, self.clocks = messages, clocks
         self.root, self.lead = components(messages, clocks, rank)
         first = np.full(clocks, np.iinfo(np.int64).max)
@@ -58,7 +65,7 @@ class Search:
         np.minimum.at(first, messages.dst, messages.receive_ns)
         silent = first == np.iinfo(np.int64).max
         first[silent] = 0
-        self.lines = Lines(messages, first, aligned(messages, clocks, rank))
+        self.lines = Lines(messages, first, aligned(messages, clocks, rank), loose)
         self.aside = np.zeros(messages.src.size, bool)
         self.edges = np.zeros(0)
         self.unexplained = np.zeros(messages.src.size, bool)
@@ -86,7 +93,7 @@ class Search:
                 self._fit()
                 continue
             clock = self._culprit(bad, tried)
-            if clock is None or len(tried) == TRIED:
+            if clock is None or len(tried) == TRIED or not self._can_help(clock, bad):
                 break
             can_stay = is_last or not self.is_root[clock] or (self.root == clock).sum() == 1
             if not can_stay and self._seems_to_bend(clock):
@@ -102,20 +109,25 @@ class Search:
 
         So it is where clocks drift unevenly all the time, as those that NTP keeps do.
         """
-        parts, enough, before = 1, FEW * self.aside.size, self._state()
+        parts, before = 1, self._state()
         bad = self._violated()
-        while bad.any() and parts < PARTS and 2 * parts * self.clocks <= KNOTS:
+        enough = FEW * self.aside.size
+        first = int(bad.sum())
+        kept = max(enough, DIVIDED * first)
+        while bad.any() and 2 * parts * self.clocks <= KNOTS:
+            if parts >= (SHORT_PARTS if kept < bad.sum() <= HELPS * first else PARTS):
+                break
             parts *= 2
             send, receive = self.lines.corrected()
             low, high = min(send.min(), receive.min()), max(send.max(), receive.max())
             self.edges = np.linspace(low, high, parts + 1)
             self.lines.divide(self.edges)
             self._fit(cuts=2)
-            if self._violated().sum() <= enough:
+            if self._violated().sum() <= kept:
                 self._fit()
             bad = self._violated()
             bad &= ~stands_out(self.messages, self.took(), self.aside)
-        if bad.sum() > enough:
+        if bad.sum() > kept:
             self.lines.restore(*before)
             self.edges = self.edges[:0]
 
@@ -146,6 +158,10 @@ class Search:
         count[list(tried)] = 0
         return int(count.argmax()) if count.max() > 1 else None
 
+    def _can_help(self, clock: int, bad: Bools) -> bool:
+        """Say whether enough messages that cannot be are at a clock; else it need not be tried."""
+        return bool(self.count(bad)[clock] > (1 - HELPS) * bad.sum())
+
     def _bend(self, clock: int, bad: int) -> bool:
         """Add knots to a clock; return whether that helps, else take them back."""
         lines = self.lines
@@ -157,7 +173,7 @@ class Search:
                 self._fit()
                 lines.tighten(clock, ~self.aside)
             self._fit()
-            if self._violated().sum() < 0.75 * bad:
+            if self._violated().sum() < HELPS * bad:
                 return True
         lines.restore(*before)
         return False

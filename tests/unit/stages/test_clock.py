@@ -105,9 +105,33 @@ def test_days_are_exact_to_a_nanosecond():
 
 def test_one_pair_takes_the_rate_of_the_header():
     run = make_run(processes=[{}], clocks=[pair(0, 1)])
-    t, quality, *_ = times(run, (0, tsc_at(3)))
+    t, quality, account, _ = times(run, (0, tsc_at(3)))
     assert t.tolist() == [3 * 10**9]
-    assert quality[0]["calibrated"]
+    assert quality[0]["calibrated"] and account["unsure_rate"]["count"] == 1
+
+
+@pytest.mark.parametrize("wrong", [0.6, 0.99, 1.033, 1.61])
+@pytest.mark.parametrize("at", [(0, 0.6), (0, 0.6, 1.3)])
+def test_pairs_are_right_and_a_frequency_that_was_measured_badly_is_not(wrong, at):
+    """Three pairs prove it; with two the clock may as well have been set, and that is said."""
+    run = make_run(processes=[{"tsc_hz": round(HZ * wrong)}], clocks=[pair(0, s) for s in at])
+    t, quality, account, _ = times(run, *[(0, tsc_at(s)) for s in (0, 0.25, 2)])
+    assert t.tolist() == [0, 250_000_000, 2 * 10**9]
+    assert quality[0]["bad_pairs"] == 0 and account["steps"]["count"] == 0
+    assert account["unsure_rate"]["first"] == (["rank 0"] if len(at) == 2 else [])
+    line = Clock().lines(Clock().survey(run), run)[1:]
+    assert line == (
+        ["             1 process with too few readings of the clock: their rates are uncertain"]
+        if len(at) == 2
+        else []
+    )
+
+
+def test_a_clock_set_by_more_than_any_frequency_is_wrong_was_set():
+    run = make_run(processes=[{}], clocks=[pair(0, 0), pair(0, 1, off_ns=3_600_000_000_000)])
+    _, _, account, _ = times(run, (0, tsc_at(0)))
+    assert account["steps"]["count"] == 1 and "+3600.000000 s" in account["steps"]["first"][0]
+    assert account["unsure_rate"] == {"count": 1, "first": ["rank 0"]}
 
 
 def test_one_pair_takes_the_rate_of_its_host():

@@ -13,6 +13,7 @@ from sigmatrace.stages.clock_calibration import calibrated
 from sigmatrace.stages.clock_columns import unix_ns
 from sigmatrace.stages.clock_messages import check, corrected, lines_of
 from sigmatrace.stages.clock_sample import Sample
+from sigmatrace.text import count_text
 from tests.factories import make_run
 from tests.skew_worlds import BASE_NS, Truth, World, full, star
 
@@ -20,11 +21,14 @@ BOOT = 10**15
 """TSC at ``BASE_NS``, of counters that tick once in a ns."""
 
 
-def run_of(clocks, seconds=10, without_pairs=()):
-    """A host each, whose TSC counts ns of the wall clock."""
+def run_of(clocks, seconds=10, without_pairs=(), hz=(), pairs_at=()):
+    """A host each, whose TSC counts ns of the wall clock, if its header says something else, too.
+
+    Pairs are read once a second, if it is not said when.
+    """
     processes = [
-        {"host": f"node{n}", "boot_id": f"boot{n}", "start_ns": BASE_NS, "tsc_hz": 10**9}
-        for n in range(clocks)
+        {"host": f"node{n}", "boot_id": f"boot{n}", "start_ns": BASE_NS, "tsc_hz": round(rate)}
+        for n, rate in enumerate(hz or [1e9] * clocks)
     ]
     pairs = [
         {
@@ -36,7 +40,7 @@ def run_of(clocks, seconds=10, without_pairs=()):
         }
         for n in range(clocks)
         if n not in without_pairs
-        for at in range(0, (seconds + 1) * 10**9, 10**9)
+        for at in pairs_at or range(0, (seconds + 1) * 10**9, 10**9)
     ]
     return make_run(processes=processes, clocks=pairs)
 
@@ -152,6 +156,48 @@ def test_a_process_that_was_not_calibrated_is_tied_by_messages():
     assert after.ledger["messages"]["received_before_sent_after"] == 0
     assert (after.span_ns[2] == made).all() and rows[2]["bound_ns"] < 1e5
     assert after.facts["base_ns"] == after.span_ns[:2, 0].min()
+
+
+@pytest.mark.parametrize("pairs_at", [(0, 600_000_000), (0,)])
+@pytest.mark.parametrize("hz", [(0.99e9, 1.033e9), (1.03e9, 0.99e9), (1e9, 1.61e9)])
+def test_short_runs_whose_headers_are_wrong_have_no_early_message_left(hz, pairs_at):
+    """A ping-pong of 60 ms: clocks are read at begin and end, or once, of processes killed."""
+    truth = Truth(World(2, full(2), 40, seconds=0.06, least_ns=(3e5, 4e5), queue_ns=2e5, seed=9))
+    run = run_of(2, hz=hz, pairs_at=pairs_at)
+    before = calibrated(run)
+    after = corrected(before, sample_of(truth.messages), run)
+    told = after.ledger["messages"]
+    assert told["received_before_sent"] > 0 and told["left_aside"] == 0
+    assert told["received_before_sent_after"] == told["worst_violation_after_ns"] == 0
+    rows = after.hosts.to_pylist()
+    ends = [truth.clock(one, np.linspace(0, 6e7, 50)) - BASE_NS + BOOT for one in (0, 1)]
+    made = [
+        unix_ns(after, t.astype(np.uint64), np.full(50, n, np.int32))[0] for n, t in enumerate(ends)
+    ]
+    assert np.abs(made[1] - made[0]).max() <= max(row["bound_ns"] for row in rows) + 3
+    assert [row["violations_after"] for row in rows] == [0, 0]
+
+
+def test_what_contradicts_itself_is_counted_before_and_after_and_against_the_stated_error():
+    truth = Truth(World(2, full(2), offset_ns=1e6))
+    receive_ns = truth.messages.receive_ns.copy()
+    receive_ns[100:900:50] -= 30_000_000  # wrong matches, which no clock explains
+    wrong = sample_of(replace(truth.messages, receive_ns=receive_ns))
+    run = run_of(2)
+    after = corrected(calibrated(run), wrong, run)
+    told = after.ledger["messages"]
+    t_ns, _ = unix_ns(after, wrong.t_tsc, wrong.proc)
+    send, receive = wrong.pairs()
+    early = t_ns[send] - t_ns[receive]
+    assert told["received_before_sent_after"] == (early > 0).sum() == 16
+    assert told["beyond_error_after"] == 16
+    assert told["worst_violation_after_ns"] == early.max() > 29_000_000
+    assert told["worst_violation_ns"] > 29_000_000
+    (line,) = [one for one in lines_of(after) if "after" in one]
+    assert line.endswith(
+        " before, 16 after; of these 16 by more than the stated errors, at most by "
+        f"{count_text(early.max())} ns"
+    )
 
 
 @pytest.mark.parametrize(("late_ns", "beyond"), [(0, 0), (-20, 0), (-500, 3)])

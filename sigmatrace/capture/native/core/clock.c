@@ -68,15 +68,13 @@ const char *st_clock_name(void)
     return clock_name;
 }
 
-bool st_clock_pair(uint64_t *tsc, uint64_t *wall_ns, uint64_t *width_tsc)
+static bool narrowest(clockid_t id, uint64_t *tsc, uint64_t *wall_ns, uint64_t *width_tsc)
 {
-    int saved = errno;
     *width_tsc = UINT64_MAX;
-    choose();
     for (int i = 0; i < TRIES; i++) {
         uint64_t before = __rdtsc();
         __builtin_ia32_lfence();
-        uint64_t ns = read_ns(clock_id);
+        uint64_t ns = read_ns(id);
         __builtin_ia32_lfence();
         uint64_t width = __rdtsc() - before;
         if (ns && width < *width_tsc) {
@@ -85,8 +83,16 @@ bool st_clock_pair(uint64_t *tsc, uint64_t *wall_ns, uint64_t *width_tsc)
             *tsc = before + width / 2;
         }
     }
-    errno = saved;
     return *width_tsc != UINT64_MAX;
+}
+
+bool st_clock_pair(uint64_t *tsc, uint64_t *wall_ns, uint64_t *width_tsc)
+{
+    int saved = errno;
+    choose();
+    bool done = narrowest(clock_id, tsc, wall_ns, width_tsc);
+    errno = saved;
+    return done;
 }
 
 uint64_t st_tsc(void)
@@ -116,13 +122,17 @@ static uint64_t from_cpuid(const char **source)
     return 0;
 }
 
+/* Between pairs: what interrupts a single reading would count as time that one of both missed. */
 static uint64_t measure(void)
 {
-    uint64_t begin_ns = read_ns(CLOCK_MONOTONIC_RAW), begin = __rdtsc(), ns;
+    uint64_t begin, begin_ns, end, end_ns, width;
+    if (!narrowest(CLOCK_MONOTONIC_RAW, &begin, &begin_ns, &width))
+        return 0;
     do
-        ns = read_ns(CLOCK_MONOTONIC_RAW) - begin_ns;
-    while (ns < MEASURE_NS);
-    return (__rdtsc() - begin) * 1000000000u / ns;
+        if (!narrowest(CLOCK_MONOTONIC_RAW, &end, &end_ns, &width))
+            return 0;
+    while (end_ns - begin_ns < MEASURE_NS);
+    return (uint64_t)((double)(end - begin) * 1e9 / (double)(end_ns - begin_ns));
 }
 
 uint64_t st_tsc_hz(const char **source)
