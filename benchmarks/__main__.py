@@ -14,6 +14,7 @@ NAMES = {
     "verbs_cost": "what the verbs shim adds to a request, a completion, an empty poll",
     "unchosen_layer": "whether a layer that is not chosen leaves the program's calls alone",
     "pipeline_speed": "speed, CPU and memory of the pipeline, against their goals",
+    "two_at_once": "what the machine gives two workers, beside one",
     "stage_cost": "CPU time an event by step of the pipeline",
     "peers_speed": "the pipeline beside other tools that do the same work",
     "pack_cost": "CPU time and bytes an event of packing, and of reading packed files",

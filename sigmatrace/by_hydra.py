@@ -27,7 +27,7 @@ def run(words: Sequence[str]) -> int:
     """
     command = argv.parse(words)
     if command.is_plain:  # Hydra's own entry composes the options twice
-        job.work(composed(command))
+        job.only_work(composed(command))
         return 0
     jobs = _Jobs(command.multirun, command.debug)
     try:

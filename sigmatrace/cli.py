@@ -44,7 +44,7 @@ def _run(words: Sequence[str], ahead: Ahead | None) -> int:
         importlib.import_module("sigmatrace.pipeline")  # while the other process composes
         settings = ahead.settings()
         if settings is not None:
-            job.work(settings)
+            job.only_work(settings)
             return 0
     from sigmatrace import by_hydra
 
