@@ -20,6 +20,7 @@ from sigmatrace.trace_format import layer_text
 
 _BARS_MAX = 16
 _TICKS_MAX = 16
+_LABEL_MAX = 60
 _RATIO_MAX = 1024.0
 """Bars end there; what comes from nothing, or goes, is beyond."""
 _LOOK = {"worse": (OKABE_ITO[1], HATCHES[1]), "better": (OKABE_ITO[0], HATCHES[0])}
@@ -49,7 +50,7 @@ def shapes(found: Comparison) -> Iterator[Shape]:
 
 
 def _bars(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Any:
-    figure, axis = figure_of(9, 1.1 + 0.28 * len(rows))
+    figure, axis = figure_of(10, 1.1 + 0.28 * len(rows))
     for at, (_, row) in enumerate(rows):
         colour, hatch = _LOOK.get(row["verdict"], _NEITHER)
         axis.barh(at, np.log2(_ratio(row)), color=colour, hatch=hatch, edgecolor="white")
@@ -58,7 +59,7 @@ def _bars(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Any:
             ha="right" if _ratio(row) > 1 else "left",
         )  # fmt: skip
     axis.axvline(0, color="black", linewidth=0.8)
-    axis.set_yticks(range(len(rows)), [plain(name) for name, _ in rows])
+    axis.set_yticks(range(len(rows)), [plain(name, _LABEL_MAX) for name, _ in rows])
     axis.invert_yaxis()
     axis.margins(x=0.25)
     axis.xaxis.set_major_formatter(lambda value, _: f"x{2**value:.3g}")

@@ -22,7 +22,8 @@ _FINDINGS = 3
 """Sentences of each kind; its table has more."""
 _DPI = 72
 """Of files that nobody keeps."""
-_HEAD = ("what", "layer", "A", "B", "change", "relative", "noise", "p", "", "share")
+_HEAD = ("what", "layer", "A", "B", "change", "relative", "remark", "share")
+_NOISE_HEAD = ("noise", "p")
 
 
 def write(found: Comparison, file: Path) -> None:
@@ -54,7 +55,7 @@ def write(found: Comparison, file: Path) -> None:
             "found": [],
             "sections": [_pictures(found)],
             "tables": tables,
-            "anchors": {one.name: one.anchor for one in tables},
+            "anchors": {one.title: one.anchor for one in tables},
             "figures_note": "",
         }
     )
@@ -74,7 +75,7 @@ def _findings(found: Comparison) -> list[Finding]:
             told.append((row["weight"] or 0.0, text, group.kind))
     told.sort(key=lambda one: -one[0])
     return [
-        Finding(f"{weight:.0%}", kind.title, text, kind.name, "") for weight, text, kind in told
+        Finding(f"{weight:.0%}", "table", text, kind.title, "") for weight, text, kind in told
     ]
 
 
@@ -96,26 +97,29 @@ def _shown(found: Comparison, group: Group) -> Shown:
         more += "--format csv."
     rows = [_cells(found, *one) for one in group.places(_ROWS_MAX)]
     name = group.kind.name
-    return Shown(name, f"table-{name}", group.kind.title, _HEAD, rows, more)
+    head = (*_HEAD, *_NOISE_HEAD) if found.is_noise_known else _HEAD
+    return Shown(name, f"table-{name}", group.kind.title, head, rows, more)
 
 
 def _cells(found: Comparison, part: int, at: int) -> list[Cell]:
     row, measure = found.row(part, at), found.parts[part].measure
     unit = row["unit"]
-    p = "" if row["p"] is None else f"{row['p']:.2g}"
     told = [row["verdict"] or row["status"].replace("changed", ""), words.last_text(row)]
-    return [
+    cells = [
         Cell(words.subject(measure, {**row, "layer": ""})),
         Cell(row["layer"]),
         _number(words.amount_text(unit, row["a"]), row["a"]),
         _number(words.amount_text(unit, row["b"]), row["b"]),
         _number(words.change_text(row), row["change"]),
         _number(words.relative_text(row), row["relative"]),
-        _number(words.amount_text(unit, row["spread"]), row["spread"]),
-        _number(p, row["p"]),
         Cell(", ".join(text for text in told if text)),
         _number(f"{row['weight'] or 0:.2%}", row["weight"]),
     ]
+    if found.is_noise_known:
+        p = "" if row["p"] is None else f"{row['p']:.2g}"
+        cells.append(_number(words.amount_text(unit, row["spread"]), row["spread"]))
+        cells.append(_number(p, row["p"]))
+    return cells
 
 
 def _number(text: str, value: float | None) -> Cell:

@@ -16,6 +16,8 @@ from sigmatrace.text import count_text, counted, time_text
 
 SIDES = ("A", "B")
 _NAMED = 8
+_LENGTHS_ALIKE = 1.01
+"""Of windows, the longest : the shortest; beyond it a difference of sums says little."""
 _FREEDOM_FEW = 4
 """With fewer degrees of freedom only what is many times the spread can be told from noise."""
 
@@ -64,7 +66,8 @@ def _of_run(run: Source) -> Iterator[str]:
     """Yield what is wrong with the data of a run."""
     tables = Run({"clock_quality": run.read("clock_quality", ["calibrated"], None)})
     yield from ledger.losses(run.book)
-    yield from (one.text for one in facts.verdicts(tables, run.book) if not one.good)
+    said = (one.text for one in facts.verdicts(tables, run.book) if not one.good)
+    yield from (text.rstrip(".").removesuffix(", see below") for text in said)
 
 
 def _members(a: Sequence[Source], b: Sequence[Source]) -> Iterator[str]:
@@ -103,6 +106,6 @@ def _windows(a: Sequence[Source], b: Sequence[Source]) -> Iterator[str]:
     if all(one.window_ns is None for one in (*a, *b)):
         return
     lengths = [[one.duration_ns for one in side] for side in (a, b)]
-    if set(lengths[0]) != set(lengths[1]):
+    if max(map(max, lengths)) > _LENGTHS_ALIKE * min(map(min, lengths)):
         texts = (" / ".join(map(time_text, sorted(set(one)))) for one in lengths)
         yield "time that was looked at differs, and so do all sums: A {}; B {}".format(*texts)
