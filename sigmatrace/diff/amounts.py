@@ -215,13 +215,8 @@ def _coded(table: pa.Table, name: str, known: Mapping[str, int]) -> Ints:
 
 def _dictionary(table: pa.Table, name: str) -> tuple[pa.Array, Ints]:
     """Return the distinct texts of a column, and the place of each row's among them."""
-    texts = table.unify_dictionaries().column(name)
-    if not pa.types.is_dictionary(texts.type):
-        texts = texts.dictionary_encode()
-    one = pa.chunked_array(texts.chunks, texts.type).combine_chunks()
-    if isinstance(one, pa.ChunkedArray):
-        one = one.chunk(0)
-    return one.dictionary.cast(pa.string()), one.indices.to_numpy().astype(np.int64)
+    one = table.column(name).combine_chunks().dictionary_encode()
+    return one.dictionary, one.indices.to_numpy().astype(np.int64)
 
 
 def _outermost(table: pa.Table) -> pa.Table:

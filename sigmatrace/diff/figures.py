@@ -78,7 +78,7 @@ def _maps(found: Comparison, part: Compared, what: str) -> Iterator[Shape]:
     """Yield the change of each pair as a picture, by layer."""
     layers, src, dst = part.keys >> 2 * END, part.keys >> END, part.keys
     src, dst = (end & (1 << END) - 1 for end in (src, dst))
-    change = np.nan_to_num(part.judged.b - part.judged.a)
+    change = np.where(part.changed, part.judged.b - part.judged.a, 0.0)
     for layer in np.unique(layers[part.changed]).tolist():
         at = np.flatnonzero((layers == layer) & (src > 0) & (dst > 0))
         ends = np.union1d(src[at], dst[at])
@@ -92,7 +92,7 @@ def _maps(found: Comparison, part: Compared, what: str) -> Iterator[Shape]:
         np.add.at(values, tuple(cells), change[at])
         labels = [names[k] for k in order[::block].tolist()]
         text = f"Change of {what} from rank (row) to rank (column), B less A, at layer "
-        text += f"{layer_text(layer)}; {counted(int(part.changed[at].sum()), 'pair')} changed."
+        text += f"{layer_text(layer)}; {counted(int(part.changed[at].sum()), 'pair')} changed, all others are blank."
         if block > 1:
             text += f" Each cell is the sum of {block} by {block} ranks."
         name = f"change-{part.measure.name}-{layer_text(layer)}".replace(" ", "-")

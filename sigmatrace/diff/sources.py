@@ -102,9 +102,8 @@ def _output(place: Path) -> Source:
     def read(name: str, columns: Sequence[str] | None, level: str | None) -> pa.Table:
         path = file_of(folder, name)
         only = None if level is None else pc.field("level") == level
-        names = ["src", "dst"] if level is not None else None
         try:
-            return parquet.read_table(path, columns=columns, filters=only, read_dictionary=names)
+            return parquet.read_table(path, columns=columns, filters=only)
         except (OSError, pa.ArrowException) as error:
             what = " ".join(str(error).split())
             raise ChunkFormatError(

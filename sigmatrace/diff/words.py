@@ -19,7 +19,7 @@ def amount_text(unit: str, value: float | None) -> str:
     """Return an amount with its unit; "" where there is none."""
     if value is None:
         return ""
-    sign, size = "-" * (value < 0), abs(value)
+    sign, size = "-" if value < 0 else "", abs(value)
     if unit == "ns":
         return sign + time_text(size)
     if unit.startswith("bytes"):
