@@ -10,6 +10,7 @@ from pathlib import Path
 
 from sigmatrace.capture.arguments import Parser, exit_code
 from sigmatrace.errors import ConfigError
+from sigmatrace.window import Window
 
 NAME = "sigmatrace-diff"
 CHANGED = 13
@@ -113,6 +114,9 @@ def _run(options: argparse.Namespace) -> bool:
     from sigmatrace.diff.comparison import compare
 
     windows = (options.window_a, options.window_b)
+    for side, window in zip("ab", windows, strict=True):
+        if window is not None:
+            Window.parse(f"--window-{side}", window)
     a, b = (
         [sources.opened(run, window) for run in runs]
         for runs, window in zip(sides, windows, strict=True)

@@ -214,7 +214,7 @@ class _Pending:
         amounts = [kind.read(one) for one in readers]
         self._last = [one.get(LAST) for one in amounts]
         self._parts = [self._judge(measure, amounts) for measure in kind.measures]
-        self.p = np.concatenate([one.p for _, _, one, _ in self._parts])
+        self.p = np.concatenate([p for _, _, one, _ in self._parts for p in (one.p, one.p_apart)])
 
     def _judge(
         self, measure: Measure, amounts: Sequence[Amounts]
@@ -234,13 +234,18 @@ class _Pending:
             p: Adjusted, in the order of ``self.p``.
             threshold: See ``compare``.
         """
-        done = 0
+        sizes = [keys.size for _, keys, _, _ in self._parts for _ in range(2)]
+        halves = iter(np.split(p, np.cumsum(sizes)[:-1]))
         for measure, keys, found, counts in self._parts:
-            own, done = p[done : done + keys.size], done + keys.size
-            change = np.abs(found.b - found.a)
-            changed = (change > 0) & (change >= threshold * np.abs(found.a))
+            own, apart = next(halves), next(halves)
+            change, least = np.abs(found.b - found.a), threshold * np.abs(found.a)
+            changed = (change > 0) & (change >= least)
             if self._several:
-                changed &= own <= LEVEL
+                level = (np.abs(found.a) + np.abs(found.b)) / 2
+                differs = (apart <= LEVEL) & (np.abs(found.apart) * level >= least)
+                differs &= found.apart * (found.b - found.a) > 0
+                changed &= (own <= LEVEL) | differs
+                own = np.where(differs, np.fmin(own, apart), own)
             most = np.nansum(np.fmax(np.abs(found.a), np.abs(found.b)))
             weight = change / most if most > 0 else np.zeros(keys.size)
             last = self._last_of(keys) if measure.name == "spread_ns" else None

@@ -30,8 +30,8 @@ _DIVERGING = "PuOr_r"
 _MAPS = {("rank_pair", "size_bytes"): "bytes", ("latency", "p50_ns"): "median latency"}
 
 
-def shapes(found: Comparison) -> Iterator[Shape]:
-    """Yield the figures; none where nothing changed."""
+def bars(found: Comparison) -> Iterator[Shape]:
+    """Yield a figure of the heaviest changes; none where nothing changed."""
     rows = [
         (words.subject(found.parts[part].measure, row), row)
         for group in found.kinds()
@@ -43,6 +43,10 @@ def shapes(found: Comparison) -> Iterator[Shape]:
         heavy = rows[:_BARS_MAX]
         text = f"By how much the heaviest changes changed. {words.closing(found).capitalize()}."
         yield Shape("changes", "Heaviest changes", text, lambda: _bars(heavy))
+
+
+def heat_maps(found: Comparison) -> Iterator[Shape]:
+    """Yield figures of what changed between whom."""
     for part in found.parts:
         what = _MAPS.get((part.kind.name, part.measure.name))
         if what is not None and part.changed.any():
@@ -55,8 +59,8 @@ def _bars(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Any:
         colour, hatch = _LOOK.get(row["verdict"], _NEITHER)
         axis.barh(at, np.log2(_ratio(row)), color=colour, hatch=hatch, edgecolor="white")
         axis.annotate(
-            f" {words.relative_text(row)} ", (0, at), va="center", fontsize=7,
-            ha="right" if _ratio(row) > 1 else "left",
+            f" {words.relative_text(row)} ", (np.log2(_ratio(row)), at), va="center", fontsize=7,
+            ha="left" if _ratio(row) > 1 else "right",
         )  # fmt: skip
     axis.axvline(0, color="black", linewidth=0.8)
     axis.set_yticks(range(len(rows)), [plain(name, _LABEL_MAX) for name, _ in rows])

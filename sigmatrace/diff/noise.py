@@ -9,8 +9,9 @@ by 4 degrees of freedom. But the others tell what a spread usually is. Where a m
 their noise is taken apart: what all share (a run that was slow as a whole), which is known as well
 as there are runs; and what each has for itself, whose variance is drawn towards the others', the
 more the more alike they are (G. K. Smyth, Stat. Appl. Genet. Mol. Biol. 3, 2004), and never below
-its own, so that one slow message in one run makes no change. Both are added up, and so are their
-probabilities, by their shares of the variance.
+its own, so that one slow message in one run makes no change. Two questions are asked then: whether a
+key changed, where both noises are added up, and so are their probabilities, by their shares of the
+variance; and whether it changed otherwise than the median key, where what all share drops out.
 
 Many comparisons: Y. Benjamini, Y. Hochberg, J. R. Stat. Soc. B 57, 1995, within each family; and
 Y. Benjamini, M. Bogomolov, J. R. Stat. Soc. B 76, 2014, over families.
@@ -45,12 +46,16 @@ class Judged:
         spread: Standard deviation between runs of a side.
         p: Probability of such a difference, or a larger one, if nothing has changed; nan without
             at least three runs.
+        apart: What the difference exceeds that of the median key by, relative to each key's level.
+        p_apart: Probability of that; nan where keys are judged by themselves.
     """
 
     a: Floats
     b: Floats
     spread: Floats
     p: Floats
+    apart: Floats
+    p_apart: Floats
 
 
 def judged(a: Floats, b: Floats) -> Judged:
@@ -68,15 +73,18 @@ def judged(a: Floats, b: Floats) -> Judged:
         level = (np.abs(mean_a) + np.abs(mean_b)) / 2
         variance = np.where(freedom > 0, (squares_a + squares_b) / freedom / level**2, np.nan)
         noise = _noise(a / level, b / level, variance, freedom)
+        runs = np.sqrt(1 / count_a + 1 / count_b)
         total = noise.alone + noise.common
         spread = np.sqrt(total) * level
+        change = (mean_b - mean_a) / level
         # 0 / 0: no difference, and no spread either.
-        t = np.abs(mean_b - mean_a) / (spread * np.sqrt(1 / count_a + 1 / count_b))
-        t = np.where(mean_a == mean_b, 0.0, t)
+        t = np.where(mean_a == mean_b, 0.0, np.abs(change) / (np.sqrt(total) * runs))
         share = np.where(total > 0, noise.common / total, 0.0)
         p = 2 * ((1 - share) * stdtr(noise.freedom, -t) + share * stdtr(noise.runs, -t))
-        p = np.where(freedom > 0, p, np.nan)
-    return Judged(mean_a, mean_b, spread, p)
+        apart = change - noise.shift
+        p_apart = 2 * stdtr(noise.freedom, -np.abs(apart) / (np.sqrt(noise.alone) * runs))
+        p, p_apart = (np.where(freedom > 0, one, np.nan) for one in (p, p_apart))
+    return Judged(mean_a, mean_b, spread, p, apart, p_apart)
 
 
 @dataclass(frozen=True)
@@ -88,12 +96,14 @@ class _Noise:
         freedom: Of that, likewise.
         common: What all share.
         runs: Degrees of freedom of that.
+        shift: Change of the median key, relative; nan where keys are judged by themselves.
     """
 
     alone: Floats
     freedom: Floats
     common: float = 0.0
     runs: int = 1
+    shift: float = np.nan
 
 
 def _noise(a: Floats, b: Floats, own: Floats, freedom: Floats) -> _Noise:
@@ -120,7 +130,9 @@ def _noise(a: Floats, b: Floats, own: Floats, freedom: Floats) -> _Noise:
     alone = np.where(freedom > 0, np.fmax(alone, drawn), np.nan)
     many = np.minimum(freedom + weight, freedom[shows].sum())
     runs = max(a.shape[0] + b.shape[0] - 2, 1)
-    return _Noise(alone, many, float(sum(_moments(side)[2][0] for side in shares)) / runs, runs)
+    (_, mean_a, squares_a), (_, mean_b, squares_b) = (_moments(side) for side in shares)
+    common, shift = float(squares_a[0] + squares_b[0]) / runs, float(mean_b[0] - mean_a[0])
+    return _Noise(alone, many, common, runs, shift)
 
 
 def _usual(variance: Floats, freedom: Floats) -> tuple[float, float]:

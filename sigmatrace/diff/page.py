@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from sigmatrace.diff import figures, words
@@ -13,6 +14,7 @@ from sigmatrace.export.report import svg
 from sigmatrace.export.report.exporter import Section
 from sigmatrace.export.report.facts import Finding, Line, Verdict
 from sigmatrace.export.report.page import page
+from sigmatrace.export.report.shape import Shape
 from sigmatrace.export.report.tables import Cell, Shown
 from sigmatrace.text import count_text
 from sigmatrace.version import version_text
@@ -53,7 +55,10 @@ def write(found: Comparison, file: Path) -> None:
             "comparisons of its measure; the heaviest come first.",
             "findings": _findings(found),
             "found": [],
-            "sections": [_pictures(found)],
+            "sections": [
+                _pictures("changes", "Heaviest changes", figures.bars(found)),
+                _pictures("matrix", "Between whom", figures.heat_maps(found)),
+            ],
             "tables": tables,
             "anchors": {one.title: one.anchor for one in tables},
             "figures_note": "",
@@ -74,19 +79,17 @@ def _findings(found: Comparison) -> list[Finding]:
             text = words.sentence(found.parts[part].measure, row)
             told.append((row["weight"] or 0.0, text, group.kind))
     told.sort(key=lambda one: -one[0])
-    return [
-        Finding(f"{weight:.0%}", "table", text, kind.title, "") for weight, text, kind in told
-    ]
+    return [Finding(f"{weight:.0%}", "table", text, kind.title, "") for weight, text, kind in told]
 
 
-def _pictures(found: Comparison) -> Section:
+def _pictures(anchor: str, title: str, shapes: Iterable[Shape]) -> Section:
     with tempfile.TemporaryDirectory(prefix="sigmatrace-diff-") as folder:
         drawn = [
             {"name": one.name, "title": one.title, "text": one.text,
              "svg": svg.save(one, Path(folder), _DPI)}
-            for one in figures.shapes(found)
+            for one in shapes
         ]  # fmt: skip
-    return Section("pictures", "Pictures", drawn, (), "Nothing changed that counts.")
+    return Section(anchor, title, drawn, (), "Nothing here changed that counts.")
 
 
 def _shown(found: Comparison, group: Group) -> Shown:
