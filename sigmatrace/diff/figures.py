@@ -42,7 +42,7 @@ def bars(found: Comparison) -> Iterator[Shape]:
     if rows:
         heavy = rows[:_BARS_MAX]
         text = f"By how much the heaviest changes changed. {words.closing(found).capitalize()}."
-        yield Shape("changes", "Heaviest changes", text, lambda: _bars(heavy))
+        yield Shape("heaviest", "Heaviest changes", text, lambda: _bars(heavy))
 
 
 def heat_maps(found: Comparison) -> Iterator[Shape]:
@@ -95,8 +95,11 @@ def _maps(found: Comparison, part: Compared, what: str) -> Iterator[Shape]:
         cells = (place[np.searchsorted(ends, end[at])] // block for end in (src, dst))
         np.add.at(values, tuple(cells), change[at])
         labels = [names[k] for k in order[::block].tolist()]
-        text = f"Change of {what} from rank (row) to rank (column), B less A, at layer "
-        text += f"{layer_text(layer)}; {counted(int(part.changed[at].sum()), 'pair')} changed, all others are blank."
+        text = (
+            f"Change of {what} from rank (row) to rank (column), B less A, at layer "
+            f"{layer_text(layer)}; {counted(int(part.changed[at].sum()), 'pair')} changed, all "
+            "others are blank."
+        )
         if block > 1:
             text += f" Each cell is the sum of {block} by {block} ranks."
         name = f"change-{part.measure.name}-{layer_text(layer)}".replace(" ", "-")

@@ -5,13 +5,14 @@ of a single run is judged by the spread of the other one. It is exact for runs t
 and alike on both sides. (Rank tests need no normality, but of 3 + 3 runs none can fall below 0.1.)
 
 Of three runs a side, one link of a million could never be told from noise so: its spread is known
-by 4 degrees of freedom. But the others tell what a spread usually is. Where a measure has many keys,
-their noise is taken apart: what all share (a run that was slow as a whole), which is known as well
-as there are runs; and what each has for itself, whose variance is drawn towards the others', the
-more the more alike they are (G. K. Smyth, Stat. Appl. Genet. Mol. Biol. 3, 2004), and never below
-its own, so that one slow message in one run makes no change. Two questions are asked then: whether a
-key changed, where both noises are added up, and so are their probabilities, by their shares of the
-variance; and whether it changed otherwise than the median key, where what all share drops out.
+by 4 degrees of freedom. But the others tell what a spread usually is. Where a measure has many
+keys, their noise is taken apart: what all share (a run that was slow as a whole), which is known as
+well as there are runs; and what each has for itself, whose variance is drawn towards the others',
+the more the more alike they are (G. K. Smyth, Stat. Appl. Genet. Mol. Biol. 3, 2004), and never
+below its own, so that one slow message in one run makes no change. Two questions are asked then:
+whether a key changed, where both noises are added up, and so are their probabilities, by their
+shares of the variance; and whether it changed otherwise than the median key, where what all share
+drops out.
 
 Many comparisons: Y. Benjamini, Y. Hochberg, J. R. Stat. Soc. B 57, 1995, within each family; and
 Y. Benjamini, M. Bogomolov, J. R. Stat. Soc. B 76, 2014, over families.

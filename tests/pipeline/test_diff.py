@@ -203,7 +203,7 @@ def test_the_page(say: Say, tmp_path: Path, quiet: list[Path], changed: list[Pat
     assert {one.split(",")[0] for one in page.loads} == {"data:", "data:image/png;base64"}
     assert len(page.ids) == len(set(page.ids))
     assert set(page.figures) == {
-        "figure-changes", "figure-change-size_bytes-ofi", "figure-change-p50_ns-ofi"
+        "figure-heaviest", "figure-change-size_bytes-ofi", "figure-change-p50_ns-ofi"
     }  # fmt: skip
     assert "1 pair changed" in page.figures["figure-change-size_bytes-ofi"]
     head, *rows = page.tables["table-latency"]
