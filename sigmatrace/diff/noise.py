@@ -123,17 +123,23 @@ def _noise(a: Floats, b: Floats, own: Floats, freedom: Floats) -> _Noise:
         known = known[~np.isnan(known)]
         usual = float(known.mean()) if known.size else 0.0
         return _Noise(np.where(own == 0, usual, own), freedom)
-    shares = [np.nanmedian(side[:, shows], axis=1)[:, np.newaxis] for side in (a, b)]
+    shares = [np.array([[_median(run)] for run in side[:, shows]]) for side in (a, b)]
     (_, _, rest_a), (_, _, rest_b) = _moments(a - shares[0]), _moments(b - shares[1])
     alone = (rest_a + rest_b) / freedom
     usual, weight = _usual(alone[shows], freedom[shows])
     drawn = usual if np.isinf(weight) else (weight * usual + freedom * alone) / (weight + freedom)
     alone = np.where(freedom > 0, np.fmax(alone, drawn), np.nan)
     many = np.minimum(freedom + weight, freedom[shows].sum())
-    runs = max(a.shape[0] + b.shape[0] - 2, 1)
-    (_, mean_a, squares_a), (_, mean_b, squares_b) = (_moments(side) for side in shares)
+    (count_a, mean_a, squares_a), (count_b, mean_b, squares_b) = (_moments(one) for one in shares)
+    runs = max(int(count_a[0] + count_b[0]) - 2, 1)
     common, shift = float(squares_a[0] + squares_b[0]) / runs, float(mean_b[0] - mean_a[0])
     return _Noise(alone, many, common, runs, shift)
+
+
+def _median(values: Floats) -> float:
+    """Return the median of what is known; nan if nothing is."""
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if known.size else np.nan
 
 
 def _usual(variance: Floats, freedom: Floats) -> tuple[float, float]:

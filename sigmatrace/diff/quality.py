@@ -64,6 +64,8 @@ def noise_text(found: Comparison) -> str:
 
 def _of_run(run: Source) -> Iterator[str]:
     """Yield what is wrong with the data of a run."""
+    if run.window_ns is not None and not run.duration_ns:
+        yield "nothing was recorded in that time"
     tables = Run({"clock_quality": run.read("clock_quality", ["calibrated"], None)})
     yield from ledger.losses(run.book)
     said = (one.text for one in facts.verdicts(tables, run.book) if not one.good)

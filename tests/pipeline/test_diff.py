@@ -135,6 +135,8 @@ def test_two_windows_of_one_run(say: Say, tmp_path: Path) -> None:
         )
         assert f"{place} (0s..0.00075s)" in found["a"] and found["comparisons"] > 20
         assert code in (0, CHANGED) and of(found, "run", "duration_ns") == {}
+    _, found = told(say, run, run, "--window-a", "20s..30s")
+    assert found["attention"][0] == f"A ({run} (20s..30s)): nothing was recorded in that time"
     whole, half = tmp_path / "whole", tmp_path / "half"
     analysed(run, f"out={half}", "window=0s..0.00075s")
     analysed(run, f"out={whole}")

@@ -127,3 +127,15 @@ def test_families_are_chosen_and_then_judged_by_how_many_there_are():
     both = adjusted([certain, certain, none])
     assert both[0][0] == pytest.approx(2e-6 * 3 / 2)
     assert adjusted([np.array([0.04]), none])[0][0] == pytest.approx(0.08)
+
+
+def test_a_run_that_has_none_of_the_keys():
+    rng = np.random.default_rng(11)
+    values = iid(rng, 6, 100)
+    values[1] = np.nan
+    values[3:, 5] *= 3
+    found = judged(values[:3], values[3:])
+    without = judged(values[[0, 2]], values[3:])
+    assert np.allclose(found.p, without.p) and np.allclose(found.p_apart, without.p_apart)
+    (p,) = adjusted([both(found)])
+    assert {at % 100 for at in np.flatnonzero(p <= LEVEL).tolist()} == {5}
