@@ -77,8 +77,10 @@ class Reader:
             keys, size = found["size_bytes"]
             found["bandwidth"] = keys, size / (source.duration_ns / 1e9)
         layer, values = self._table("message_latency", ("messages", "mean_ns"))
-        keys, count = _summed(layer, values["messages"])
-        found["mean_ns"] = keys, _summed(layer, values["messages"] * values["mean_ns"])[1] / count
+        timed = values["messages"] > 0  # clocks leave some pairs without any latency
+        count, mean = (values[name][timed] for name in ("messages", "mean_ns"))
+        keys, messages = _summed(layer[timed], count)
+        found["mean_ns"] = keys, _summed(layer[timed], count * mean)[1] / messages
         late = self._source.read("stragglers", ["caused_ns"], None)
         found["caused_ns"] = _one(column(late, "caused_ns").sum())
         return found
@@ -139,6 +141,7 @@ class Reader:
         """Return median and 99th percentile of latencies, by pair of processes."""
         columns = ["layer", "src_proc", "dst_proc", "p50_ns", "p99_ns"]
         table = self._source.read("message_latency", columns, None)
+        table = table.filter(pc.is_valid(table.column("p50_ns")))
         src, dst = (self._procs(table, name) for name in columns[1:3])
         key = packed((_ints(table, "layer"), LAYER), (src, END), (dst, END))
         return {name: _summed(key, _floats(table, name)) for name in columns[3:]}
@@ -150,7 +153,7 @@ class Reader:
         titles = [_BARRIERS.get(kind, name) for kind, name in zip(kinds, names, strict=True)]
         name = self._names.numbers(titles)
         place = ordinals(name, _ints(table, "first_ns"))
-        spread = _floats(table, "spread_ns")
+        spread, sure = _floats(table, "spread_ns"), ~column(table, "uncertain").astype(bool)
         key = packed((name, NAME), (place + 1, ORDINAL))
         whole = packed((name, NAME), (np.zeros(name.size, np.int64), ORDINAL))
         groups, count = _summed(whole, np.ones(name.size))
@@ -158,7 +161,7 @@ class Reader:
             "barriers": (groups, count),
             "mean_spread_ns": (groups, _summed(whole, spread)[1] / count),
             "spread_ns": _summed(key, spread),
-            "last": _summed(key, self._procs(table, "last_proc").astype(np.float64)),
+            "last": _summed(key, np.where(sure, self._procs(table, "last_proc"), 0.0)),
         }
 
     def errors(self) -> Amounts:

@@ -11,7 +11,7 @@ from sigmatrace.diff.noise import LEVEL
 from sigmatrace.diff.sources import Source
 from sigmatrace.export.report import facts
 from sigmatrace.export.report.flows import in_order
-from sigmatrace.partition import Run
+from sigmatrace.partition import Run, column
 from sigmatrace.text import count_text, counted, time_text
 
 SIDES = ("A", "B")
@@ -68,6 +68,10 @@ def _of_run(run: Source) -> Iterator[str]:
         yield "nothing was recorded in that time"
     tables = Run({"clock_quality": run.read("clock_quality", ["calibrated"], None)})
     yield from ledger.losses(run.book)
+    uncertain = column(run.read("barriers", ["uncertain"], None), "uncertain")
+    if unsure := int(uncertain.sum()):
+        which = f"{count_text(unsure)} of {counted(uncertain.size, 'barrier')}"
+        yield f"{which}: clocks do not tell who came first and last, and how far apart"
     said = (one.text for one in facts.verdicts(tables, run.book) if not one.good)
     yield from (text.rstrip(".").removesuffix(", see below") for text in said)
 

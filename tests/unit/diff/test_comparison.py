@@ -179,6 +179,34 @@ def test_barriers_by_name_and_order_and_who_came_last() -> None:
     assert sentence(part.measure, row) == text
 
 
+def test_barriers_that_clocks_do_not_order() -> None:
+    row = {"kind": "region", "name": "barrier", "spread_ns": 9, "last_proc": 1, "uncertain": True}
+    sure, unsure = made(barriers=[{**row, "uncertain": False}]), made(barriers=[row])
+    text = "1 of 1 barrier: clocks do not tell who came first and last, and how far apart"
+    assert attention([sure], [unsure]) == [f"B (run): {text}"]
+    (one,) = rows(compare([sure], [unsure], 0), "barrier", "spread_ns", every=True).values()
+    assert (one["last_a"], one["last_b"]) == ("rank 1", "")
+
+
+def test_pairs_without_a_latency_do_not_count() -> None:
+    row = {"layer": VERBS, "src_proc": 0, "dst_proc": 1, "messages": 2, "p50_ns": 8, "p99_ns": 9}
+    none = {**dict.fromkeys(("p50_ns", "p99_ns", "mean_ns")), "layer": VERBS, "src_proc": 1}
+    a = made(message_latency=[{**row, "mean_ns": 8.5}, {**none, "backwards": 3}])
+    b = made(
+        message_latency=[
+            {**row, "mean_ns": 8.5},
+            {**row, "src_proc": 1, "dst_proc": 0, "mean_ns": 6.5},
+        ]
+    )
+    found = compare([a], [b], THRESHOLD)
+    assert amounts(found, "run", "mean_ns") == {"": (8.5, 7.5)}
+    latency = rows(found, "latency", "p50_ns", every=True)
+    assert {name: one["status"] for name, one in latency.items()} == {
+        "rank 0 -> rank 1": "same", "rank 1 -> rank 0": "only b"
+    }  # fmt: skip
+    assert rows(found, "latency", "p50_ns") == {}
+
+
 def test_errors_are_worse() -> None:
     row = {"proc": 2, "layer": VERBS, "kind": "work completion", "status": 12, "count": 3}
     found = compare([made()], [made(errors=[row])], THRESHOLD)
