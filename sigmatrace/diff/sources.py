@@ -17,6 +17,7 @@ from pyarrow import parquet
 from sigmatrace.errors import ChunkFormatError, RunNotFoundError
 from sigmatrace.partition import column
 from sigmatrace.query.folder import file_of, find
+from sigmatrace.schema import INDEX_TABLES, STAGE_TABLES
 
 TABLES = (
     "processes", "chunk_times", "clock_quality", "communication", "traffic", "sizes",
@@ -25,6 +26,7 @@ TABLES = (
 """Those that are compared, or tell how good the data is."""
 _STAGES = ("clock", "communication", "latency", "barriers", "stragglers", "errors")
 """They make these; what they need besides is brought in."""
+_COLUMNS = {**INDEX_TABLES, **STAGE_TABLES}
 _LEDGER, _RUN = "ledger.json", "run.json"
 Read = Callable[[str, Sequence[str] | None, str | None], pa.Table]
 """Returns columns (None: all) of a table, of one level (None: all) of ``communication``."""
@@ -83,6 +85,7 @@ def opened(place: Path, window: str | None) -> Source:
 
 def _output(place: Path) -> Source:
     made = f"sigmatrace-pipeline run={_traced(place)} preset=analysis"
+    again = f"make it by: {made} overwrite=true"
     try:
         folder = find(place)
     except RunNotFoundError as error:
@@ -91,7 +94,7 @@ def _output(place: Path) -> Source:
     missing = [name for name in TABLES if not file_of(folder, name).exists()]
     if missing:
         what = f"{place}: no table {missing[0]} there"
-        raise RunNotFoundError(what, f"make it by: {made} overwrite=true")
+        raise RunNotFoundError(what, again)
     book = folder.parent / _LEDGER
     try:
         told = json.loads(book.read_text())
@@ -103,12 +106,15 @@ def _output(place: Path) -> Source:
         path = file_of(folder, name)
         only = None if level is None else pc.field("level") == level
         try:
-            return parquet.read_table(path, columns=columns, filters=only)
+            table = parquet.read_table(path, columns=columns, filters=only)
         except (OSError, pa.ArrowException) as error:
             what = " ".join(str(error).split())
-            raise ChunkFormatError(
-                f"{path}: cannot be read: {what}", f"make it by: {made}"
-            ) from None
+            raise ChunkFormatError(f"{path}: cannot be read: {what}", again) from None
+        for wanted in columns or _COLUMNS[name]:
+            if wanted not in table.column_names:
+                what = f"{path}: no column {wanted}, as it is of another version"
+                raise ChunkFormatError(what, again)
+        return table
 
     return Source(str(place), told, read)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import parquet
 
 from sigmatrace import api
 from sigmatrace.diff.command import CHANGED, main
@@ -162,6 +164,17 @@ def test_a_rank_that_is_missing(say: Say, tmp_path: Path, quiet: list[Path]) -> 
     gone = of(found, "rank", "sent_size_bytes")["rank 3"]
     assert gone["status"] == "disappeared" and gone["a"] == 3 * ROUNDS * SIZE and gone["b"] == 0
     assert of(found, "run", "processes")[""]["change"] == -1
+
+
+def test_tables_that_are_damaged_or_old(say: Say, tmp_path: Path, quiet: list[Path]) -> None:
+    place = Path(shutil.copytree(quiet[0], tmp_path / "out"))
+    file = place / "parquet" / "barriers.parquet"
+    parquet.write_table(parquet.read_table(file).drop_columns(["uncertain"]), file)
+    code, _, err = say(quiet[0], place)
+    assert code == 4 and "no column uncertain" in err and "overwrite=true" in err
+    file.write_bytes(b"no table")
+    code, _, err = say(quiet[0], place)
+    assert code == 4 and "barriers.parquet: cannot be read" in err and err.count("\n") == 1
 
 
 def test_lost_data_is_said_first(say: Say, tmp_path: Path, quiet: list[Path]) -> None:
