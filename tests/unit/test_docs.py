@@ -12,6 +12,7 @@ import pytest
 
 from sigmatrace import argv, config
 from sigmatrace.capture import options, pack
+from sigmatrace.diff import command as diff
 from sigmatrace.query import command as query
 from sigmatrace.query import shipped
 from sigmatrace.schema import INDEX_TABLES, STAGE_TABLES
@@ -137,6 +138,11 @@ def test_options_of_queries_are_known(page, words):
 @pytest.mark.parametrize(("page", "words"), commands("sigmatrace-view"))
 def test_options_of_the_viewer_are_known(page, words):
     view.parser().parse_args(words)
+
+
+@pytest.mark.parametrize(("page", "words"), commands("sigmatrace-diff"))
+def test_options_of_comparisons_are_known(page, words):
+    diff.parser().parse_args(words)
 
 
 @pytest.mark.parametrize(("page", "words"), commands("sigmatrace-capture"))

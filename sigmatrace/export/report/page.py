@@ -8,12 +8,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+_REPORT = {
+    "heading": "SigmaTrace report",
+    "findings_title": "Findings",
+    "findings_note": "The percentage is the share of time or bytes that a finding concerns; the "
+    "heaviest come first.",
+    "figures_note": "Figures are also files: report/NAME.png and report/NAME.svg, beside this "
+    "page.",
+}
+"""Texts that are others where the page is no report of one run."""
+
 
 def page(parts: Mapping[str, Any]) -> str:
     """Return the page as HTML; every text in it is escaped.
 
     Args:
-        parts: What ``page.html`` asks for. Figures alone are markup; they come from ``svg.py``.
+        parts: What ``page.html`` asks for; texts of ``_REPORT`` may be others. Figures alone are
+            markup; they come from ``svg.py``.
     """
     from jinja2 import Environment, StrictUndefined
 
@@ -24,7 +35,10 @@ def page(parts: Mapping[str, Any]) -> str:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     template = environment.from_string(_read("page.html"))
     return template.render(
-        **parts, style=_read("page.css"), script=script, script_hash=f"sha256-{digest}"
+        **{**_REPORT, **parts},
+        style=_read("page.css"),
+        script=script,
+        script_hash=f"sha256-{digest}",
     )
 
 

@@ -77,12 +77,12 @@ def byte_axis(axis: Any, suffix: str = "") -> None:
     axis.set_major_formatter(lambda value, _: f"{byte_text(value)}{suffix}")
 
 
-def plain(text: str) -> str:
+def plain(text: str, most: int = LABEL_MAX) -> str:
     """Return a label that any figure can show: short, and of letters that its font has."""
     shown = "".join(c if c.isprintable() and ord(c) < _GREEK_END else "?" for c in text)
-    if len(shown) <= LABEL_MAX:
+    if len(shown) <= most:
         return shown
-    half = (LABEL_MAX - 3) // 2
+    half = (most - 3) // 2
     return f"{shown[:half]}...{shown[-half:]}"
 
 
