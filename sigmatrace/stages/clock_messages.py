@@ -7,7 +7,7 @@ estimated from a sample of messages (``skew.py``) is added to the maps.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,12 +40,15 @@ def check(clocks: Clocks, sample: Sample) -> Clocks:
     early = t_ns[send] - t_ns[receive]
     error = column(clocks.quality, "error_ns")
     error = np.where(np.isfinite(error), error, 0.0)[sample.proc]
+    number = clocks.ref_tsc.size
+    both_ways = np.isin(np.arange(number), clock[send]) & np.isin(np.arange(number), clock[receive])
     found = {
         "looked_at": int(early.size),
         "without_other_end": int(sample.flow.size - 2 * early.size),
         "received_before_sent": int((early > 0).sum()),
         "beyond_error": int((early > error[send] + error[receive]).sum()),
         "worst_violation_ns": int(early.max(initial=0)),
+        "not_checked": _named(clocks, ~both_ways & (number > 1)),
     }
     return replace(clocks, ledger={**clocks.ledger, "messages": found})
 
@@ -186,9 +189,14 @@ class _Found:
 
 
 def lines_of(clocks: Clocks) -> Iterator[str]:
-    """Yield what the closing summary says of messages; nothing where clocks stay as they are."""
+    """Yield what the closing summary says of messages; nothing where they bear clocks out."""
     found = clocks.ledger.get("messages", {})
     if "dropped" not in found:
+        if found.get("not_checked", {}).get("count"):
+            yield (
+                f"             {_few(found['not_checked'])}: not compared with other hosts, as no "
+                "messages in both directions were seen at both ends"
+            )
         return
     before, after = found["received_before_sent"], found["received_before_sent_after"]
     if not found["looked_at"]:
@@ -224,9 +232,14 @@ def lines_of(clocks: Clocks) -> Iterator[str]:
         ("contradictory", "corrected without a bound: its messages contradict each other"),
         ("bent", "steps, or drifts otherwise from somewhere on"),
     ):
-        if names := found[key]["first"]:
-            few = ", ".join(names[:SHOWN]) + (", ..." if found[key]["count"] > SHOWN else "")
-            yield f"             {few}: {what}"
+        if found[key]["count"]:
+            yield f"             {_few(found[key])}: {what}"
+
+
+def _few(named: Mapping[str, Any]) -> str:
+    """Return some of the names that ``_named`` returned."""
+    more = ", ..." if named["count"] > SHOWN else ""
+    return f"{', '.join(named['first'][:SHOWN])}{more}"
 
 
 def _named(clocks: Clocks, chosen: NDArray[np.bool_]) -> dict[str, Any]:

@@ -163,6 +163,11 @@ def _clocks(run: Run, book: Mapping[str, Any]) -> Iterator[Verdict]:
         which = counted(len(untied), "clock")
         yield Verdict(False, f"{which} without a bound ({few}): messages do not tell how far off "
                              "the reference, so times between hosts are doubtful.")  # fmt: skip
+    of_messages = book["stages"].get("clock", {}).get("messages", {})
+    if unchecked := of_messages.get("not_checked", {}).get("count", 0):
+        which = counted(unchecked, "clock")
+        yield Verdict(False, f"{which} not compared with those of other hosts, see below: times "
+                             "between hosts are as exact as their wall clocks.")  # fmt: skip
     if backwards := book["stages"].get("messages", {}).get("received_before_sent"):
         which = counted(backwards, "message")
         yield Verdict(False, f"{which} received before they were sent: clocks disagree.")

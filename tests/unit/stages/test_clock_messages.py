@@ -220,6 +220,29 @@ def test_only_what_is_beyond_the_error_of_calibration_calls_for_a_correction(lat
         )
 
 
+@pytest.mark.parametrize(
+    ("links", "names"),
+    [
+        (full(3), ""),
+        ([(0, 1), (1, 2), (2, 0)], ""),
+        ([(0, 1), (1, 0)], "node2"),
+        ([(0, 1), (1, 2)], "node0, node2"),
+        ([(0, 1)], "node0, node1, node2"),
+    ],
+)
+def test_hosts_without_messages_in_both_directions_are_named(links, names):
+    truth = Truth(World(3, links, offset_ns=0, drift_ppm=0))
+    clocks = check(calibrated(run_of(3)), sample_of(truth.messages))
+    lines = list(lines_of(clocks))
+    assert [line.partition(":")[0].strip() for line in lines] == ([names] if names else [])
+    assert all("not compared with other hosts" in line for line in lines)
+
+
+def test_one_clock_has_nothing_to_be_compared_with():
+    clocks = check(calibrated(run_of(1)), Sample.none())
+    assert clocks.ledger["messages"]["not_checked"]["count"] == 0 and not list(lines_of(clocks))
+
+
 def test_without_messages_clocks_stay():
     run = run_of(2)
     clocks = calibrated(run)
