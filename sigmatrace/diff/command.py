@@ -10,6 +10,7 @@ from pathlib import Path
 
 from sigmatrace.capture.arguments import Parser, exit_code
 from sigmatrace.errors import ConfigError
+from sigmatrace.text import counted
 from sigmatrace.window import Window
 
 NAME = "sigmatrace-diff"
@@ -143,7 +144,7 @@ def _sides(options: argparse.Namespace) -> tuple[list[Path], list[Path]]:
         if len(options.runs) == 2:
             return [options.runs[0]], [options.runs[1]]
         hint = "name two, or several of each side by -a RUN ... -b RUN ..."
-        raise ConfigError(f"{len(options.runs)} runs are named", hint)
+        raise ConfigError(f"{counted(len(options.runs), 'run')} named", hint)
     if options.runs or not (options.a and options.b):
         raise ConfigError("both sides need a run", f"see {NAME} --help")
     return options.a, options.b

@@ -22,8 +22,8 @@ def said(capsys):
     ("words", "told"),
     [
         ([], "both sides need a run"),
-        (["one"], "1 runs are named"),
-        (["one", "two", "three"], "3 runs are named: name two, or several of each side"),
+        (["one"], "1 run named"),
+        (["one", "two", "three"], "3 runs named: name two, or several of each side"),
         (["-a", "one"], "both sides need a run"),
         (["x", "-a", "one", "-b", "two"], "both sides need a run"),
         (["a", "b", "--threshold", "five"], "five: write a percentage"),
