@@ -237,7 +237,10 @@ def lines_of(clocks: Clocks) -> Iterator[str]:
         ("no_messages", "as it is: no message to or from another host was seen at both ends"),
         ("one_sided", "corrected without a bound: messages lead in one direction alone"),
         ("apart", "tied to each other, not to the reference, as no messages lead there and back"),
-        ("contradictory", "corrected without a bound: its messages contradict each other"),
+        (
+            "contradictory",
+            "corrected without a bound: its messages are too few, or contradict each other",
+        ),
         ("bent", "steps, or drifts otherwise from somewhere on"),
     ):
         if found[key]["count"]:

@@ -15,6 +15,7 @@ from sigmatrace.stages.clock_calibration import calibrated
 from sigmatrace.stages.clock_columns import unix_ns
 from sigmatrace.stages.clock_messages import check, corrected, lines_of
 from sigmatrace.stages.clock_sample import Sample
+from sigmatrace.stages.skew_lines import Messages
 from sigmatrace.stages.skew_ties import compared
 from sigmatrace.text import count_text
 from tests.factories import make_run
@@ -307,3 +308,17 @@ def test_who_is_compared_is_who_is_reached_there_and_back(clocks, links):
     found = set(np.flatnonzero(compared(src, dst, clocks)).tolist())
     most = max(map(len, groups))
     assert found in groups and len(found) == most if most > 1 else not found
+
+
+def test_one_message_each_way_is_not_said_to_be_a_contradiction_alone():
+    run = run_of(2)
+    messages = Messages(
+        *(np.array(ends, np.int64) for ends in ([0, 1], [1, 0])),
+        BASE_NS + np.array([10**9, 2 * 10**9]),
+        BASE_NS + np.array([10**9 + 5000, 2 * 10**9 - 3000]),
+    )
+    clocks = corrected(calibrated(run), sample_of(messages), run)
+    told = clocks.ledger["messages"]
+    assert told["received_before_sent"] == 1 and told["received_before_sent_after"] == 0
+    assert told["contradictory"]["count"] == 1 == told["tied"]
+    assert "its messages are too few, or contradict each other" in list(lines_of(clocks))[1]
