@@ -53,7 +53,7 @@ def made(name: str = "run", book: Mapping[str, Any] = BOOK, **rows: Sequence[Any
             found = found.filter(pc.equal(found.column("level"), level))
         return found.select(columns or found.column_names)
 
-    return Source(name, book, read)
+    return Source(name, book, read, Path(name))
 
 
 def write_run(

@@ -21,6 +21,7 @@ from sigmatrace.diff.identity import (
     process_names,
 )
 from sigmatrace.diff.sources import Source
+from sigmatrace.errors import ChunkFormatError
 from sigmatrace.partition import column
 
 Floats = NDArray[np.float64]
@@ -190,7 +191,11 @@ class Reader:
 
     def _procs(self, table: pa.Table, name: str) -> Ints:
         """Return the name of each process; 0: not known."""
-        found: Ints = np.append(self._proc, 0)[_ints(table, name)]
+        number = _ints(table, name)
+        if number.size and not -1 <= number.min() <= number.max() < self._proc.size:
+            what = f"{self._source.name}: {name} of a table is no row of the table processes"
+            raise ChunkFormatError(what, "tables are of different runs: make them again")
+        found: Ints = np.append(self._proc, 0)[number]
         return found
 
     def _named_ends(self, table: pa.Table, way: str) -> tuple[Ints, Ints]:

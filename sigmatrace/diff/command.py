@@ -7,11 +7,15 @@ import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sigmatrace.capture.arguments import Parser, exit_code
 from sigmatrace.errors import ConfigError
 from sigmatrace.text import counted
 from sigmatrace.window import Window
+
+if TYPE_CHECKING:
+    from sigmatrace.diff.sources import Source
 
 NAME = "sigmatrace-diff"
 CHANGED = 13
@@ -122,6 +126,8 @@ def _run(options: argparse.Namespace) -> bool:
         [sources.opened(run, window) for run in runs]
         for runs, window in zip(sides, windows, strict=True)
     )
+    for side, runs in zip("ab", (a, b), strict=True):
+        _refuse_twice(side, runs)
     found = compare(a, b, options.threshold)
     if options.html is not None:
         page.write(found, options.html)
@@ -136,6 +142,20 @@ def _run(options: argparse.Namespace) -> bool:
         output.csv(found, sys.stdout, every=options.all)
     fails = {"changed": lambda one: one.changed, "worse": lambda one: one.worse}
     return options.fail_on in fails and found.count(fails[options.fail_on]) > 0
+
+
+def _refuse_twice(side: str, runs: Sequence[Source]) -> None:
+    """Refuse a run that is on a side twice: between it and itself nothing differs, noise neither.
+
+    Raises:
+        ConfigError: It is.
+    """
+    seen: dict[Path, str] = {}
+    for run in runs:
+        if run.place in seen:
+            what = f"-{side}: {seen[run.place]} and {run.name} are one run"
+            raise ConfigError(what, "name each run once: noise is what differs between runs")
+        seen[run.place] = run.name
 
 
 def _sides(options: argparse.Namespace) -> tuple[list[Path], list[Path]]:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 
 from sigmatrace.errors import ChunkFormatError, RunNotFoundError
-from sigmatrace.partition import column
+from sigmatrace.partition import arrow_type, column
 from sigmatrace.query.folder import file_of, find
 from sigmatrace.schema import INDEX_TABLES, STAGE_TABLES
 
@@ -40,11 +40,13 @@ class Source:
         name: As the user wrote it, with the window.
         book: Its ledger.
         read: Reads a table.
+        place: Where it lies; the same for a run that is named twice.
     """
 
     name: str
     book: Mapping[str, Any]
     read: Read
+    place: Path
 
     @cached_property
     def processes(self) -> pa.Table:
@@ -114,17 +116,22 @@ def _output(place: Path) -> Source:
             if wanted not in table.column_names:
                 what = f"{path}: no column {wanted}, as it is of another version"
                 raise ChunkFormatError(what, again)
+            kind, right = table.schema.field(wanted).type, arrow_type(_COLUMNS[name][wanted])
+            if kind != right:
+                what = f"{path}: column {wanted} is {kind}, not {right}, as in another version"
+                raise ChunkFormatError(what, again)
         return table
 
-    return Source(str(place), told, read)
+    return Source(str(place), told, read, folder.resolve())
 
 
 def _window(place: Path, window: str) -> Source:
     from sigmatrace import api  # slow to import
 
+    traced = _traced(place)
     with tempfile.TemporaryDirectory(prefix="sigmatrace-diff-") as out:
         done = api.run(
-            _traced(place),
+            traced,
             export="json",
             out=Path(out) / "out",
             stage=_STAGES,
@@ -138,7 +145,7 @@ def _window(place: Path, window: str) -> Source:
             table = table.filter(pc.equal(table.column("level"), level))
         return table.select(columns or table.column_names)
 
-    return Source(f"{place} ({window})", done.ledger, read)
+    return Source(f"{place} ({window})", done.ledger, read, traced.resolve())
 
 
 def _traced(place: Path) -> Path:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import compute
 
@@ -70,10 +71,18 @@ class Column:
         """Return the column, of the values that are stored."""
         if self.words is not None:
             return self._named(values)
-        if self.shown == TIME:
+        if self._is_count_of_ns and self.shown == TIME:
             none = pa.scalar(None, self.kept)
             values = compute.if_else(compute.equal(values, 0), none, values)
         return values if self.shown == self.kept else values.cast(self.shown)
+
+    @property
+    def _is_count_of_ns(self) -> bool:
+        """Whether an integer is shown as a time, or a length of time; of 0 a time is none.
+
+        A column of another stage may be stored as a time.
+        """
+        return self.shown in (TIME, DURATION) and self.kept != self.shown
 
     def matching(self, how: str, value: Any) -> compute.Expression:
         """Return what a filter on the column asks of what is stored; null fulfils none.
@@ -86,9 +95,11 @@ class Column:
             ConfigError: There is no such comparison, or the column cannot have such a value.
         """
         field = compute.field(self.stored)
-        known = field.is_valid() & (field != 0) if self.shown == TIME else field.is_valid()
+        known = field.is_valid()
+        if self._is_count_of_ns and self.shown == TIME:
+            known &= field != 0
         if how in _AMONG:
-            found = self._among(field, [value] if isinstance(value, str) else value)
+            found = self._among(field, self._listed(value))
             return known & (~found if how == "not in" else found)
         if how not in _COMPARED:
             raise ConfigError(
@@ -119,11 +130,22 @@ class Column:
     def _word(self, value: int) -> str:
         return (self.words or {}).get(value, str(value) if self.other is None else self.other)
 
+    def _listed(self, values: Any) -> list[Any]:
+        """Return the values of a collection; texts are one value, as texts."""
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            if self.words is None and not isinstance(values, str):
+                raise ConfigError(f"{self.name}: {values!r} is no list", f"write [{values!r}]")
+            return [values]
+        if hasattr(values, "to_arrow"):  # Polars iterates times without their ns
+            values = values.to_arrow()
+        return list(values)
+
     def _among(self, field: compute.Expression, values: Iterable[Any]) -> compute.Expression:
         if self.words is None:
+            kept = self.kept.value_type if pa.types.is_dictionary(self.kept) else self.kept
             stored = [self._scalar(value).as_py() for value in values]
-            return field.isin(pa.array(stored, self.kept))
-        asked = list(values)
+            return field.isin(pa.array(stored, kept))
+        asked = [one.as_py() if isinstance(one, pa.Scalar) else one for one in values]
         codes = [code for value in asked for code in self._codes(value)]
         found = field.isin(pa.array(codes, self.kept))
         if self.other is not None and self.other in asked:
@@ -146,8 +168,12 @@ class Column:
     def _scalar(self, value: Any) -> pa.Scalar:
         """Return a value as it is stored; exactly, or not at all."""
         try:
-            if self.shown in (TIME, DURATION) and not isinstance(value, int | pa.Scalar):
-                value = pa.scalar(value, self.shown).value
+            if isinstance(value, np.datetime64 | np.timedelta64):
+                value = pa.scalar(value)
+            if self._is_count_of_ns and not isinstance(value, Integral):
+                given = value if isinstance(value, pa.Scalar) else pa.scalar(value, self.shown)
+                is_count = pa.types.is_integer(given.type)
+                value = given.as_py() if is_count else given.cast(self.shown).value
             return pa.scalar(value, self.kept)
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
             said = str(error).splitlines()[0]
@@ -166,8 +192,16 @@ def columns(table: str, schema: pa.Schema, codes: Codes, labels: Mapping[int, st
     made = [_column(table, field, codes) for field in schema]
     for proc, name in LABELS.items():
         if proc in schema.names and name not in schema.names:
-            made.append(Column(name, proc, schema.field(proc).type, WORD, labels, ""))
+            kind = schema.field(proc).type
+            if pa.types.is_integer(kind):  # another stage may call something else so
+                made.append(Column(name, proc, kind, WORD, _held(labels, kind), ""))
     return made
+
+
+def _held(labels: Mapping[int, str], kind: pa.DataType) -> Mapping[int, str]:
+    """Return the labels of the numbers that a type can hold."""
+    range_ = np.iinfo(kind.to_pandas_dtype())
+    return {number: text for number, text in labels.items() if range_.min <= number <= range_.max}
 
 
 def _column(table: str, field: pa.Field, codes: Codes) -> Column:

@@ -52,15 +52,19 @@ def opened(run: Path) -> FinishedOutput:
     out = folder.parent
     record = out / output.RUN
     base_ns = _facts(record).get("base_ns") if record.exists() else None
+    if not (base_ns is None or isinstance(base_ns, int)):
+        raise RunNotFoundError(f"{record}: damaged (base_ns is {base_ns!r})", _HINT)
     return FinishedOutput(out, Frames.in_folder(folder, base_ns))
 
 
 def _facts(path: Path) -> Mapping[str, Any]:
     text = _text(path)
     try:
-        found: Mapping[str, Any] = json.loads(text)
+        found = json.loads(text)
     except ValueError as error:
         raise RunNotFoundError(f"{path}: damaged ({error})", _HINT) from None
+    if not isinstance(found, dict):
+        raise RunNotFoundError(f"{path}: damaged (no object)", _HINT)
     return found
 
 
@@ -68,6 +72,6 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise RunNotFoundError(
-            f"{path}: {error.strerror}", "name an output of the pipeline"
-        ) from None
+        raise RunNotFoundError(f"{path}: {error.strerror}", _HINT) from None
+    except UnicodeDecodeError as error:
+        raise RunNotFoundError(f"{path}: damaged ({error})", _HINT) from None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -25,7 +26,7 @@ Filter = tuple[str, str, Any]
 """Column, comparison ("==", "!=", "<", "<=", ">", ">=", "in", "not in") and value."""
 EXTRA = "notebook"
 """The extra of this package that brings pandas and Polars."""
-LIMIT_MB = 1024
+LIMIT_MB, MIB = 1024, 1 << 20
 _MOMENTS = ("t_ns", "send_ns")
 """Columns that say when a row's event was."""
 _BATCH_ROWS = 1 << 16
@@ -54,6 +55,7 @@ class Frame:
         source: What is stored.
         made: The columns, made of it.
         base_ns: Unix ns of the run's zero; None: not known.
+        check: Raises ``QueryError`` for a table of an output that is another one by now.
 
     Attributes:
         name: Name of the table.
@@ -62,18 +64,27 @@ class Frame:
     """
 
     def __init__(
-        self, name: str, source: dataset.Dataset, made: Sequence[Column], base_ns: int | None
+        self,
+        name: str,
+        source: dataset.Dataset,
+        made: Sequence[Column],
+        base_ns: int | None,
+        check: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.name = name
         self.dataset = source
         self._columns = {column.name: column for column in made}
         self._base_ns = base_ns
+        self._check = check
 
     @functools.cached_property
     def rows(self) -> int:
         """How many rows there are; of files, their metadata tell it."""
+        self._check(self.name)
         with reading(self.name):
-            return int(self.dataset.count_rows())
+            found = int(self.dataset.count_rows())
+        self._check(self.name)
+        return found
 
     @property
     def schema(self) -> pa.Schema:
@@ -87,7 +98,7 @@ class Frame:
         filters: Iterable[Filter] = (),
         window: str | None = None,
         rows: int | None = None,
-        limit_mb: int = LIMIT_MB,
+        limit_mb: float = LIMIT_MB,
     ) -> pa.Table:
         """Return rows as an Arrow table.
 
@@ -104,19 +115,22 @@ class Frame:
 
         Raises:
             ConfigError: There is no such column, value or window.
-            QueryError: It would be more than ``limit_mb``, or files cannot be read.
+            QueryError: It would be more than ``limit_mb``, files cannot be read, or the output was
+                replaced since it was opened.
         """
+        if rows is not None and not (isinstance(rows, Integral) and rows >= 0):
+            raise ConfigError(f"{self.name}: rows={rows!r} is no number of rows", "from 0 on")
         chosen, held, size = self._chosen(columns), [], 0
-        left = self.rows if rows is None else max(rows, 0)
+        left = self.rows if rows is None else min(int(rows), self.rows)
         for batch in self._stored(chosen, filters, window):
             if not left:
                 break
             held.append(batch.slice(0, left))
             left -= held[-1].num_rows
             size += held[-1].nbytes
-            if size > limit_mb << 20:
+            if size > limit_mb * MIB:
                 raise QueryError(
-                    f"{self.name}: more than {byte_text(limit_mb << 20)} of "
+                    f"{self.name}: more than {byte_text(limit_mb * MIB)} of "
                     f"{counted(self.rows, 'row')}",
                     "ask for less by columns=, filters=, window= or rows=, read it in pieces by "
                     "batches(), or give a larger limit_mb=",
@@ -183,34 +197,59 @@ class Frame:
     def _chosen(self, names: Sequence[str] | None) -> list[Column]:
         if isinstance(names, str):
             raise ConfigError(f"{self.name}: columns={names!r} is no list", f"write [{names!r}]")
-        return [self._column(name) for name in (self._columns if names is None else names)]
+        found = [self._column(name) for name in (self._columns if names is None else names)]
+        for at, column in enumerate(found):
+            if column in found[:at]:
+                raise ConfigError(f"{self.name}: {column.name} is asked for twice", "name it once")
+        return found
 
     def _column(self, name: str) -> Column:
-        if name not in self._columns:
-            hint = suggest(name, self._columns)
+        if not isinstance(name, str) or name not in self._columns:
+            hint = suggest(str(name), self._columns)
             raise ConfigError(f"{self.name} has no column {name!r}", hint)
         return self._columns[name]
 
     def _stored(
         self, chosen: Sequence[Column], filters: Iterable[Filter], window: str | None
     ) -> Iterator[pa.RecordBatch]:
-        asked = [self._column(name).matching(how, value) for name, how, value in filters]
+        asked = [self._column(one).matching(how, value) for one, how, value in self._asked(filters)]
         if window is not None:
             asked.append(self._within(window))
-        scanner = self.dataset.scanner(
-            columns=list(dict.fromkeys(column.stored for column in chosen)),
-            filter=functools.reduce(lambda one, other: one & other, asked) if asked else None,
-            batch_size=_BATCH_ROWS,
-            batch_readahead=2,
-            fragment_readahead=1,
-        )
+        self._check(self.name)
         with reading(self.name):
-            yield from scanner.to_batches()
+            scanner = self.dataset.scanner(
+                columns=list(dict.fromkeys(column.stored for column in chosen)),
+                filter=functools.reduce(lambda one, other: one & other, asked) if asked else None,
+                batch_size=_BATCH_ROWS,
+                batch_readahead=2,
+                fragment_readahead=1,
+            )
+            for batch in scanner.to_batches():
+                self._check(self.name)
+                yield batch
+        self._check(self.name)
+
+    def _asked(self, filters: Iterable[Filter]) -> Iterator[Filter]:
+        """Yield filters that are such.
+
+        Raises:
+            ConfigError: One is not.
+        """
+        form = 'write filters=[("size_bytes", ">=", 4096), ...]'
+        if isinstance(filters, str) or not isinstance(filters, Iterable):
+            raise ConfigError(f"{self.name}: filters={filters!r} is no list", form)
+        for one in filters:
+            if not (isinstance(one, tuple | list) and len(one) == 3 and isinstance(one[1], str)):
+                what = f"{self.name}: filter {one!r} is not column, comparison and value"
+                raise ConfigError(what, form)
+            yield one[0], one[1], one[2]
 
     def _within(self, text: str) -> compute.Expression:
         moment = next((name for name in _MOMENTS if name in self._columns), None)
         if moment is None:
             raise ConfigError(f"{self.name}: no window, as its rows are no events", "leave it out")
+        if not isinstance(text, str):
+            raise ConfigError(f"{self.name}: window={text!r} is no text", 'write window="1s..1.5s"')
         window = Window.parse("window", text)
         if self._base_ns is None and not window.is_unix:
             raise ConfigError(

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pyarrow as pa
 from pyarrow import dataset, parquet
 
-from sigmatrace.errors import ConfigError
+from sigmatrace.errors import ConfigError, QueryError
 from sigmatrace.export import tables as for_people
 from sigmatrace.frames.columns import columns
 from sigmatrace.frames.frame import Frame, reading
 from sigmatrace.query import folder as files
 from sigmatrace.settings import suggest
+
+_CODES = ("field", "code", "name")
 
 
 class UnknownTableError(ConfigError, KeyError):
@@ -28,15 +30,21 @@ class Frames(Mapping[str, Frame]):
         sources: By name a table in memory, a Parquet file, or a folder of these.
         codes: The table ``codes``: what codes mean.
         base_ns: Unix ns of the run's zero; None: not known.
+        check: Raises ``QueryError`` for a table of an output that is another one by now.
     """
 
     def __init__(
-        self, sources: Mapping[str, pa.Table | Path], codes: pa.Table, base_ns: int | None
+        self,
+        sources: Mapping[str, pa.Table | Path],
+        codes: pa.Table,
+        base_ns: int | None,
+        check: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._sources = sources
-        rows = (codes.column(name).to_pylist() for name in ("field", "code", "name"))
+        rows = (codes.column(name).to_pylist() for name in _CODES)
         self._codes = files.codes(zip(*rows, strict=True))
         self.base_ns = base_ns
+        self._check = check
 
     @classmethod
     def in_memory(cls, tables: Mapping[str, pa.Table], base_ns: int | None) -> Frames:
@@ -55,15 +63,21 @@ class Frames(Mapping[str, Frame]):
             QueryError: What codes mean cannot be read.
         """
         path = files.file_of(folder, files.CODES)
+        check = _Unchanged(path)
         with reading(str(path)):
-            return cls(files.tables(folder), parquet.read_table(path), base_ns)
+            found = parquet.read_table(path)
+            if set(_CODES) - set(found.column_names):
+                raise QueryError(f"{path}: it does not tell what codes mean", "make it again")
+            return cls(files.tables(folder), found, base_ns, check)
 
     def __getitem__(self, name: str) -> Frame:
         if name not in self._sources:
             raise UnknownTableError(f"no table {name!r}", suggest(name, self._sources))
+        self._check(name)
         source = _dataset(name, self._sources[name])
         made = columns(name, source.schema, self._codes, self._labels)
-        return Frame(name, source, made, self.base_ns)
+        self._check(name)
+        return Frame(name, source, made, self.base_ns, self._check)
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._sources))
@@ -81,8 +95,38 @@ class Frames(Mapping[str, Frame]):
     def _labels(self) -> dict[int, str]:
         if "processes" not in self._sources:
             return {}
-        table = _dataset("processes", self._sources["processes"]).to_table(["proc", "label"])
+        with reading("processes"):
+            source = _dataset("processes", self._sources["processes"])
+            table = source.to_table(["proc", "label"])
         return dict(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+
+class _Unchanged:
+    """Tells whether an output is still the one that was opened.
+
+    The pipeline replaces an output as a whole. What was read of the old one (where its rows and
+    columns lie, labels of processes, what values a file has) is wrong of the new one.
+
+    Args:
+        path: A file of it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._was = self._now()
+
+    def __call__(self, name: str) -> None:
+        if self._now() != self._was:
+            raise QueryError(
+                f"{name}: the output was replaced, or is gone, since it was opened", "open it again"
+            )
+
+    def _now(self) -> tuple[int, ...]:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return ()
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _dataset(name: str, source: pa.Table | Path) -> dataset.Dataset:

@@ -19,6 +19,7 @@ from sigmatrace.partition import Run, column
 from sigmatrace.stages.clock_columns import NEVER_NS, Clocks, facts_of, unix_ns, with_chunks
 from sigmatrace.stages.clock_sample import Sample, messages_of
 from sigmatrace.stages.skew import Correction, Skew, estimate
+from sigmatrace.stages.skew_ties import compared
 from sigmatrace.text import count_text, counted
 
 Ints = NDArray[np.int64]
@@ -41,14 +42,14 @@ def check(clocks: Clocks, sample: Sample) -> Clocks:
     error = column(clocks.quality, "error_ns")
     error = np.where(np.isfinite(error), error, 0.0)[sample.proc]
     number = clocks.ref_tsc.size
-    both_ways = np.isin(np.arange(number), clock[send]) & np.isin(np.arange(number), clock[receive])
+    together = compared(clock[send].astype(np.int64), clock[receive].astype(np.int64), number)
     found = {
         "looked_at": int(early.size),
         "without_other_end": int(sample.flow.size - 2 * early.size),
         "received_before_sent": int((early > 0).sum()),
         "beyond_error": int((early > error[send] + error[receive]).sum()),
         "worst_violation_ns": int(early.max(initial=0)),
-        "not_checked": _named(clocks, ~both_ways & (number > 1)),
+        "not_checked": _named(clocks, ~together & (number > 1)),
     }
     return replace(clocks, ledger={**clocks.ledger, "messages": found})
 
@@ -124,6 +125,11 @@ class _Found:
         bound, busy = self.bound_ns, self.skew.messages > 0
         loose = ~np.isfinite(bound)
         strange = (self.skew.reference == self.reference) & loose
+        apart = (
+            ~strange
+            & loose
+            & (np.bincount(self.skew.reference, minlength=loose.size) > 1)[self.skew.reference]
+        )
         found = {
             "looked_at": int(self.src.size),
             "received_before_sent": int((self.before > 0).sum()),
@@ -139,7 +145,8 @@ class _Found:
             "tied": int((~loose).sum()),
             "parts": self.skew.parts,
             "no_messages": _named(clocks, ~busy & loose),
-            "one_sided": _named(clocks, busy & loose & ~strange),
+            "one_sided": _named(clocks, busy & loose & ~strange & ~apart),
+            "apart": _named(clocks, apart),
             "contradictory": _named(clocks, strange),
             "bent": _named(clocks, self.skew.bends > 0),
         }
@@ -195,7 +202,7 @@ def lines_of(clocks: Clocks) -> Iterator[str]:
         if found.get("not_checked", {}).get("count"):
             yield (
                 f"             {_few(found['not_checked'])}: not compared with other hosts, as no "
-                "messages in both directions were seen at both ends"
+                "messages to them and back were seen at both ends"
             )
         return
     before, after = found["received_before_sent"], found["received_before_sent_after"]
@@ -229,7 +236,11 @@ def lines_of(clocks: Clocks) -> Iterator[str]:
     for key, what in (
         ("no_messages", "as it is: no message to or from another host was seen at both ends"),
         ("one_sided", "corrected without a bound: messages lead in one direction alone"),
-        ("contradictory", "corrected without a bound: its messages contradict each other"),
+        ("apart", "tied to each other, not to the reference, as no messages lead there and back"),
+        (
+            "contradictory",
+            "corrected without a bound: its messages are too few, or contradict each other",
+        ),
         ("bent", "steps, or drifts otherwise from somewhere on"),
     ):
         if found[key]["count"]:

@@ -112,3 +112,13 @@ def test_a_damaged_record_is_one_line(tmp_path):
     with pytest.raises(QueryError, match=r"codes\.parquet") as refused:
         api.open_output(tmp_path)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("text", [b"[]", b"\xff\xfe", b'{"base_ns": "soon"}'])
+def test_a_record_of_something_else_is_one_line(tmp_path, text):
+    (tmp_path / "parquet").mkdir()
+    (tmp_path / "parquet" / "codes.parquet").touch()
+    (tmp_path / "run.json").write_bytes(text)
+    with pytest.raises(RunNotFoundError, match=r"run\.json: damaged") as refused:
+        api.open_output(tmp_path)
+    assert "\n" not in str(refused.value)

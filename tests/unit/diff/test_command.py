@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from pyarrow import parquet
 
 from sigmatrace.diff.command import main, parser
+from tests.diff_runs import analysed, write_run
 
 
 @pytest.fixture
@@ -65,3 +67,31 @@ def test_help(capsys):
         main(["--help"])
     out = capsys.readouterr().out
     assert ended.value.code == 0 and "13 something did" in out and "--fail-on" in out
+
+
+def test_a_run_that_is_twice_on_a_side_is_no_measure_of_noise(said, tmp_path):
+    run = analysed(write_run(tmp_path / "run")).parent
+    (tmp_path / "link").symlink_to(run)
+    for twice in ((run, run), (run, run / "sigmatrace-out"), (tmp_path / "link", run)):
+        code, _, err = said("-a", run, "-b", *twice)
+        assert code == 2 and "-b: " in err and "are one run: name each run once" in err
+    code, out, _ = said(run, run)
+    assert code == 0 and "changed    0 of" in out
+
+
+def test_columns_of_other_types_are_those_of_another_version(said, tmp_path):
+    run = analysed(write_run(tmp_path / "run")).parent
+    path = run / "sigmatrace-out" / "parquet" / "communication.parquet"
+    table = parquet.read_table(path)
+    at = table.column_names.index("layer")
+    parquet.write_table(table.set_column(at, "layer", table["layer"].cast("string")), path)
+    code, _, err = said(run, run)
+    assert code == 4 and "column layer is string, not uint8" in err
+
+
+def test_tables_of_different_runs_are_one_line(said, tmp_path):
+    run = analysed(write_run(tmp_path / "run")).parent
+    path = run / "sigmatrace-out" / "parquet" / "processes.parquet"
+    parquet.write_table(parquet.read_table(path).slice(0, 2), path)
+    code, _, err = said(run, run)
+    assert code == 4 and "no row of the table processes" in err

@@ -278,3 +278,10 @@ def test_processes_of_one_rank_are_told_apart() -> None:
     b = made(processes=again, communication=[sent("rank 0 pid 8", "rank 0 pid 9", 3)])
     found = compare([a], [b], THRESHOLD)
     assert amounts(found, "rank_pair", "size_bytes") == {"rank 0 -> rank 0 (process 2)": (3, 3)}
+
+
+def test_what_is_said_of_clocks_points_to_nothing_that_is_not_there() -> None:
+    named = {"count": 2, "first": ["node0", "node1"]}
+    book = {**BOOK, "stages": {"clock": {"messages": {"not_checked": named}}}}
+    (told,) = attention([made(book=book)], [made()])
+    assert told.startswith("A (run): 2 clocks not compared with those of other hosts: times")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -115,4 +116,84 @@ def test_what_cannot_be_asked_is_one_line(asked, said):
     column = Column("name", "stored", pa.uint8(), WORD, WORDS)
     with pytest.raises(ConfigError, match=said) as refused:
         frame(pa.array([1], pa.uint8()), column).arrow(filters=[asked])
+    assert "\n" not in str(refused.value)
+
+
+def test_a_time_is_asked_for_as_any_library_has_it():
+    t_ns = 1_700_000_000_000_000_001
+    column = Column("t_ns", "stored", pa.int64(), TIME)
+    made = frame(pa.array([t_ns - 1, t_ns, t_ns + 1], pa.int64()), column)
+    shown = made.arrow()["t_ns"]
+    moment = np.datetime64(t_ns, "ns")
+    for value in (
+        shown[1],
+        np.int64(t_ns),
+        t_ns,
+        moment,
+        pa.scalar(t_ns),
+        made.pandas()["t_ns"][1],
+    ):
+        found = made.arrow(filters=[("t_ns", "==", value)])["t_ns"]
+        assert found.cast(pa.int64()).to_pylist() == [t_ns], value
+    several = (shown[1:], made.polars()["t_ns"][1:], made.pandas()["t_ns"][1:], [moment, t_ns + 1])
+    for values in several:
+        found = made.arrow(filters=[("t_ns", "in", values)])["t_ns"]
+        assert found.cast(pa.int64()).to_pylist() == [t_ns, t_ns + 1]
+
+
+def test_words_of_a_frame_are_asked_for_as_they_are_there():
+    column = Column("name", "stored", pa.uint8(), WORD, WORDS)
+    made = frame(pa.array([1, 2, 7], pa.uint8()), column)
+    for value in (made.arrow()["name"][1], made.pandas()["name"][1], made.polars()["name"][1]):
+        assert made.arrow(filters=[("name", "==", value)])["name"].to_pylist() == ["recv"]
+    for values in (made.arrow()["name"][1:], made.pandas()["name"][1:], made.polars()["name"][1:]):
+        found = made.arrow(filters=[("name", "in", values)])["name"].to_pylist()
+        assert found == ["recv", "7"]
+
+
+def test_times_that_a_stage_of_others_stores_as_such_are_shown_and_found():
+    moments = pa.array([0, 5, None], pa.timestamp("ns", "UTC"))
+    lengths = pa.array([0, 5, None], pa.duration("ns"))
+    table = pa.table(
+        {"when": moments, "took": lengths, "word": pa.array("aba").dictionary_encode()}
+    )
+    made = Frame("own", dataset.dataset(table), columns("own", table.schema, {}, {}), None)
+    assert made.arrow().equals(table)
+    assert made.pandas().shape == made.polars().shape == (3, 3)
+    for name in table.column_names:
+        for how, count in (("==", 1), ("in", 1)):
+            value = table[name][1]
+            asked = [(name, how, value if how == "==" else [value.as_py()])]
+            assert made.arrow(filters=asked).num_rows == count, (name, how)
+
+
+def test_labels_are_those_of_numbers_that_a_column_can_hold():
+    table = pa.table({"proc": pa.array([0, 200], pa.uint8()), "peer_proc": ["x", "y"]})
+    labels = {0: "rank 0", 300: "rank 0", -1: ""}
+    made = Frame("own", dataset.dataset(table), columns("own", table.schema, {}, labels), None)
+    assert made.schema.names == ["proc", "peer_proc", "label"]
+    assert made.arrow(filters=[("label", "==", "rank 0")])["proc"].to_pylist() == [0]
+    assert made.arrow(filters=[("label", "==", "")])["proc"].to_pylist() == [200]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"filters": "stored == 1"},
+        {"filters": None},
+        {"filters": ("stored", "==", 1)},
+        {"filters": [("stored", "==")]},
+        {"filters": [("stored", ["=="], 1)]},
+        {"filters": [("stored", "in", 1)]},
+        {"columns": [1]},
+        {"columns": ["stored", "stored"]},
+        {"window": (0, 1)},
+        {"rows": -1},
+        {"rows": 1.5},
+    ],
+)
+def test_what_has_another_form_is_one_line(asked):
+    made = frame(pa.array([1], pa.int64()), Column("stored", "stored", pa.int64(), pa.int64()))
+    with pytest.raises(ConfigError) as refused:
+        made.arrow(**asked)
     assert "\n" not in str(refused.value)

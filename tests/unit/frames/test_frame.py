@@ -171,3 +171,40 @@ def test_what_is_stored_can_be_scanned_by_others():
     made = frames(ops=pa.table({"op": pa.array([1], pa.uint8())}))["ops"]
     assert isinstance(made.dataset, dataset.Dataset)
     assert pl.scan_pyarrow_dataset(made.dataset).collect()["op"].to_list() == [1]
+
+
+def test_an_output_that_is_replaced_is_not_read_as_the_one_that_was_opened(tmp_path):
+    def write(out, first):
+        out.mkdir()
+        parquet.write_table(codes(), out / "codes.parquet")
+        labels = {"proc": pa.array([0, 1], pa.int32()), "label": [f"rank {first}", "rank 9"]}
+        parquet.write_table(pa.table(labels), out / "processes.parquet")
+        own = pa.table({"proc": pa.array([0, 1], pa.int32()), "value": [first, first + 1]})
+        parquet.write_table(own, out / "own.parquet")
+
+    write(tmp_path / "out", 0)
+    made = Frames.in_folder(tmp_path / "out", None)
+    frame, pieces = made["own"], made["own"].batches()
+    assert frame.arrow(filters=[("value", ">=", 0)]).num_rows == 2
+    (tmp_path / "out").rename(tmp_path / "old")
+    write(tmp_path / "out", 5)
+    asked = (
+        lambda: frame.arrow(filters=[("value", "<", 5)]),
+        lambda: made["own"],
+        lambda: list(pieces),
+    )
+    for ask in asked:
+        with pytest.raises(QueryError, match="was replaced, or is gone, since it was opened"):
+            ask()
+    again = Frames.in_folder(tmp_path / "out", None)["own"].arrow(["label", "value"]).to_pylist()
+    assert again == [{"label": "rank 5", "value": 5}, {"label": "rank 9", "value": 6}]
+
+
+@pytest.mark.parametrize("name", ["codes", "processes"])
+def test_a_table_of_other_columns_is_one_line(tmp_path, name):
+    parquet.write_table(codes(), tmp_path / "codes.parquet")
+    parquet.write_table(pa.table({"proc": pa.array([0], pa.int32())}), tmp_path / "own.parquet")
+    parquet.write_table(pa.table({"other": [1]}), tmp_path / f"{name}.parquet")
+    with pytest.raises(QueryError, match=name) as refused:
+        _ = Frames.in_folder(tmp_path, None)["own"]
+    assert "\n" not in str(refused.value)

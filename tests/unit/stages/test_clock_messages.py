@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sigmatrace.partition import column
 from sigmatrace.stages.clock import CheckedClock, Clock, MessageClock
@@ -13,6 +15,8 @@ from sigmatrace.stages.clock_calibration import calibrated
 from sigmatrace.stages.clock_columns import unix_ns
 from sigmatrace.stages.clock_messages import check, corrected, lines_of
 from sigmatrace.stages.clock_sample import Sample
+from sigmatrace.stages.skew_lines import Messages
+from sigmatrace.stages.skew_ties import compared
 from sigmatrace.text import count_text
 from tests.factories import make_run
 from tests.skew_worlds import BASE_NS, Truth, World, full, star
@@ -226,7 +230,7 @@ def test_only_what_is_beyond_the_error_of_calibration_calls_for_a_correction(lat
         (full(3), ""),
         ([(0, 1), (1, 2), (2, 0)], ""),
         ([(0, 1), (1, 0)], "node2"),
-        ([(0, 1), (1, 2)], "node0, node2"),
+        ([(0, 1), (1, 2)], "node0, node1, node2"),
         ([(0, 1)], "node0, node1, node2"),
     ],
 )
@@ -266,3 +270,55 @@ def test_which_stage_works_by_which_method():
     ]
     with pytest.raises(ValueError, match="auto, calibration, messages"):
         Clock("ptp")
+
+
+ISLANDS = [(0, 1), (1, 0), (1, 2), (2, 0), (3, 4), (4, 3)]
+
+
+@pytest.mark.parametrize("bridge", [[], [(2, 3)]])
+def test_hosts_in_groups_apart_are_named_though_they_have_messages_both_ways(bridge):
+    truth = Truth(World(5, [*ISLANDS, *bridge], offset_ns=0, drift_ppm=0))
+    clocks = check(calibrated(run_of(5)), sample_of(truth.messages))
+    assert clocks.ledger["messages"]["not_checked"] == {"count": 2, "first": ["node3", "node4"]}
+    assert ["not compared" in line for line in lines_of(clocks)] == [True]
+
+
+def test_groups_apart_are_not_said_to_have_messages_in_one_direction_alone():
+    run = run_of(5)
+    truth = Truth(World(5, ISLANDS, offset_ns=1e6))
+    told = corrected(calibrated(run), sample_of(truth.messages), run).ledger["messages"]
+    assert told["apart"] == {"count": 2, "first": ["node3", "node4"]}
+    assert told["tied"] == 3
+    assert [told[key]["count"] for key in ("one_sided", "no_messages", "contradictory")] == [0] * 3
+
+
+@given(
+    clocks=st.integers(1, 7),
+    links=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=14),
+)
+def test_who_is_compared_is_who_is_reached_there_and_back(clocks, links):
+    links = [(a, b) for a, b in links if a != b and max(a, b) < clocks]
+    reach = {one: {one} for one in range(clocks)}
+    for _ in range(clocks):
+        for a, b in links:
+            for found in reach.values():
+                found |= {b} if a in found else set()
+    groups = [{b for b in reach[a] if a in reach[b]} for a in range(clocks)]
+    src, dst = np.array(links, np.int64).reshape(-1, 2).T
+    found = set(np.flatnonzero(compared(src, dst, clocks)).tolist())
+    most = max(map(len, groups))
+    assert found in groups and len(found) == most if most > 1 else not found
+
+
+def test_one_message_each_way_is_not_said_to_be_a_contradiction_alone():
+    run = run_of(2)
+    messages = Messages(
+        *(np.array(ends, np.int64) for ends in ([0, 1], [1, 0])),
+        BASE_NS + np.array([10**9, 2 * 10**9]),
+        BASE_NS + np.array([10**9 + 5000, 2 * 10**9 - 3000]),
+    )
+    clocks = corrected(calibrated(run), sample_of(messages), run)
+    told = clocks.ledger["messages"]
+    assert told["received_before_sent"] == 1 and told["received_before_sent_after"] == 0
+    assert told["contradictory"]["count"] == 1 == told["tied"]
+    assert "its messages are too few, or contradict each other" in list(lines_of(clocks))[1]
