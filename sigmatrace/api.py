@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import pyarrow as pa
 
-from sigmatrace import kernel_cache, ledger, output, summary
+from sigmatrace import kernel_cache, layout, ledger, output, summary
 from sigmatrace import plan as planning
 from sigmatrace.cluster import Cluster, Threads, make
 from sigmatrace.errors import ConfigError, DataLossError
@@ -95,7 +95,7 @@ class Result:
 
         base_ns = cast("int | None", self.run.facts.get("base_ns"))
         if "parquet" in self.files:
-            return Frames.in_folder(self.out / "parquet", base_ns)
+            return Frames.in_folder(self.out / layout.PARQUET, base_ns)
         return Frames.in_memory(self.tables, base_ns)
 
     def text(self) -> str:
@@ -259,10 +259,10 @@ def _execute(
     hints = {name: one.hint for name, one in done.exported.items() if one.hint}
     result = Result(done.run, book, made.place, files, hints, done.lines)
     made.keep(name for one in done.exported.values() for name in one.files)
-    made.write_json(output.LEDGER, book)
+    made.write_json(layout.LEDGER, book)
     zero = {"base_ns": done.run.facts.get("base_ns")}
-    made.write_json(output.RUN, {**_record(settings), **zero, "files": made.names})
-    made.write(output.SUMMARY, result.text())
+    made.write_json(layout.RUN, {**_record(settings), **zero, "files": made.names})
+    made.write(layout.SUMMARY, result.text())
     made.publish()
     return result
 

@@ -17,6 +17,7 @@ from omegaconf import MISSING as REQUIRED
 from omegaconf import DictConfig, OmegaConf
 
 import sigmatrace
+from sigmatrace import layout
 from sigmatrace.config_batch import CondorConfig, QueueConfig
 from sigmatrace.errors import ConfigError, RunNotFoundError
 from sigmatrace.settings import Settings, load, suggest
@@ -280,7 +281,7 @@ def check(config: DictConfig) -> Settings:
     if out == "":
         raise ConfigError("out= is empty", "give a folder, or leave it out")
     base = _one_run(run)
-    place = Path(str(out)).resolve() if out is not None else base / "sigmatrace-out"
+    place = Path(str(out)).resolve() if out is not None else base / layout.OUTPUT
     window = _window(options["window"], options["stage"])
     others = {key: options[key] for key in known if key not in ("run", "out", "window")}
     return Settings(run=base, out=place, window=window, options=options, **others)

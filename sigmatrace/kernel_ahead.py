@@ -69,19 +69,21 @@ def _turn(name: str) -> tuple[bool, int]:
     return ".export." not in name, -Path(str(sys.modules[name].__file__)).stat().st_size
 
 
-def claim(name: str, *, wait: bool) -> bool:
-    """Return whether this process is to compile a kernel, which the other one then leaves alone.
+def claim(name: str) -> None:
+    """Let the other process leave a kernel alone; if it is at it, wait: then it may be done."""
+    if _claims is not None:
+        with contextlib.suppress(OSError):  # each would wait for what the other one is at
+            fcntl.lockf(_claims, fcntl.LOCK_EX, 1, _place(name))
 
-    Args:
-        name: Of the kernel.
-        wait: Wait for the other process if it is at it; then it may be done.
-    """
+
+def try_claim(name: str) -> bool:
+    """Return whether the other process will leave a kernel alone; it does not if it is at it."""
     if _claims is None:
         return True
     try:
-        fcntl.lockf(_claims, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB), 1, _place(name))
-    except OSError:  # the other one is at it, or each would wait for what the other one is at
-        return wait
+        fcntl.lockf(_claims, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _place(name))
+    except OSError:
+        return False
     return True
 
 
@@ -115,7 +117,7 @@ def main(names: Sequence[str]) -> None:
             compiled: Any = getattr(one, "compiled", None)
             if compiled is None or one.__module__ != name:
                 continue
-            if claim(called(one), wait=False):
+            if try_claim(called(one)):
                 compiled()
                 release(called(one))
 

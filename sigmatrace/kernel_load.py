@@ -100,7 +100,7 @@ class Cache(FunctionCache):
         found = self._loaded(sig, target_context)
         if found is None:
             kernel_ahead.start()
-            kernel_ahead.claim(kernel_ahead.called(self._py_func), wait=True)
+            kernel_ahead.claim(kernel_ahead.called(self._py_func))
             found = self._loaded(sig, target_context)
         return found
 

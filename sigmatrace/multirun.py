@@ -10,6 +10,7 @@ from pathlib import Path
 
 from sigmatrace.argv import Command
 from sigmatrace.errors import ConfigError
+from sigmatrace.layout import OUTPUT
 
 LAUNCHER = "hydra/launcher"
 OF_A_JOB = tuple(f"{{hydra:{x}}}" for x in ("job.num", "job.id", "job.override_dirname"))
@@ -87,4 +88,4 @@ def _place(job: Sequence[str]) -> str:
     given = {key: value.strip("'") for key, _, value in (word.partition("=") for word in job)}
     if given.get("out", "null") != "null":
         return str(Path(given["out"]).absolute())
-    return str(Path(given.get("run", "")).absolute() / "sigmatrace-out")
+    return str(Path(given.get("run", "")).absolute() / OUTPUT)

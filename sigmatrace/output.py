@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from sigmatrace.errors import ClusterError, OutputError
+from sigmatrace.layout import LEDGER, RUN, SUMMARY
 
-LEDGER, RUN, SUMMARY = "ledger.json", "run.json", "summary.txt"
 KEPT = "finished work is kept, and the next run with the same options goes on with it"
 PARTIAL, OLD = ".partial", ".old"
 _FINGERPRINT, _LOCK = ".fingerprint", ".lock"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sigmatrace import ledger
-from sigmatrace.output import LEDGER, RUN, SUMMARY
+from sigmatrace.layout import LEDGER, RUN, SUMMARY
 from sigmatrace.partition import Run
 from sigmatrace.text import count_text, counted, printable
 from sigmatrace.window import text_of

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from collections.abc import Sequence
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
@@ -32,6 +33,12 @@ def counted(value: int, one: str, many: str = "") -> str:
         many: The noun for all other counts; ``one`` with an s by default.
     """
     return f"{count_text(value)} {one if value == 1 else many or one + 's'}"
+
+
+def listed(names: Sequence[str], most: int = 8) -> str:
+    """Return the first of some names, and how many more there are: ``a, b, and 2 more``."""
+    more = f", and {count_text(len(names) - most)} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def time_text(ns: float) -> str:

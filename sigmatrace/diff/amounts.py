@@ -26,7 +26,7 @@ from sigmatrace.partition import column
 
 Floats = NDArray[np.float64]
 Part = tuple[Ints, Floats]
-"""Keys, distinct and ascending, and an amount of each."""
+"""Keys ``(n,)`` i8, distinct and ascending, and an amount ``(n,)`` f8 of each."""
 Amounts = Mapping[str, Part]
 """Parts by measure."""
 

@@ -37,7 +37,8 @@ class Compared:
         in_a, in_b: How many runs of a side have the key.
         changed: Whether it counts.
         weight: Share of the change in what the larger side of all keys has together.
-        last: Who came last to a barrier, of both sides; "" where it is not one in all runs.
+        last: Who came last to a barrier, of both sides, i8 as in ``Names``; 0 where it is
+            not one in all runs of a side; None: not a measure of barriers.
     """
 
     kind: Kind

@@ -12,10 +12,9 @@ from sigmatrace.diff.sources import Source
 from sigmatrace.export.report import facts
 from sigmatrace.export.report.flows import in_order
 from sigmatrace.partition import Run, column
-from sigmatrace.text import count_text, counted, time_text
+from sigmatrace.text import count_text, counted, listed, time_text
 
 SIDES = ("A", "B")
-_NAMED = 8
 _LENGTHS_ALIKE = 1.01
 """Of windows, the longest : the shortest; beyond it a difference of sums says little."""
 _FREEDOM_FEW = 4
@@ -28,7 +27,7 @@ def side_text(runs: Sequence[Source]) -> str:
     hosts = max(len(set(one.processes.column("host").to_pylist())) for one in runs)
     most = "" if len(runs) == 1 else "at most "
     return (
-        f"{_listed([one.name for one in runs])}: {counted(len(runs), 'run')} of {most}"
+        f"{listed([one.name for one in runs])}: {counted(len(runs), 'run')} of {most}"
         f"{counted(processes, 'process', 'processes')} on {most}{counted(hosts, 'host')}"
     )
 
@@ -85,7 +84,7 @@ def _members(a: Sequence[Source], b: Sequence[Source]) -> Iterator[str]:
             if missing := sorted(whole - there, key=in_order):
                 yield (
                     f"{side} ({run.name}) has {count_text(len(there))} of "
-                    f"{counted(len(whole), 'process', 'processes')}; missing: {_listed(missing)}"
+                    f"{counted(len(whole), 'process', 'processes')}; missing: {listed(missing)}"
                 )
 
 
@@ -97,15 +96,10 @@ def _unlike(a: Sequence[Source], b: Sequence[Source]) -> Iterator[str]:
             for side in (a, b)
         )
         if first != second:
-            texts = (_listed(sorted(one)) for one in (first, second))
+            texts = (listed([name or "unknown" for name in sorted(one)]) for one in (first, second))
             yield "the {} of processes differs: A {}; B {}".format(name, *texts)
     if len({frozenset(one.processes.column("host").to_pylist()) for one in (*a, *b)}) > 1:
         yield "hosts differ: each is compared with the one that has the same lowest rank"
-
-
-def _listed(names: Sequence[str]) -> str:
-    few = ", ".join(name or "unknown" for name in names[:_NAMED])
-    return few + (f", and {count_text(len(names) - _NAMED)} more" if len(names) > _NAMED else "")
 
 
 def _windows(a: Sequence[Source], b: Sequence[Source]) -> Iterator[str]:

@@ -15,9 +15,8 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 
 from sigmatrace.errors import ChunkFormatError, RunNotFoundError
+from sigmatrace.layout import LEDGER, OWN, RUN, file_of, find
 from sigmatrace.partition import arrow_type, column
-from sigmatrace.query.folder import file_of, find
-from sigmatrace.schema import INDEX_TABLES, STAGE_TABLES
 
 TABLES = (
     "processes", "chunk_times", "clock_quality", "communication", "traffic", "sizes",
@@ -26,8 +25,6 @@ TABLES = (
 """Those that are compared, or tell how good the data is."""
 _STAGES = ("clock", "communication", "latency", "barriers", "stragglers", "errors")
 """They make these; what they need besides is brought in."""
-_COLUMNS = {**INDEX_TABLES, **STAGE_TABLES}
-_LEDGER, _RUN = "ledger.json", "run.json"
 Read = Callable[[str, Sequence[str] | None, str | None], pa.Table]
 """Returns columns (None: all) of a table, of one level (None: all) of ``communication``."""
 
@@ -97,9 +94,9 @@ def _output(place: Path) -> Source:
     if missing:
         what = f"{place}: no table {missing[0]} there"
         raise RunNotFoundError(what, again)
-    book = folder.parent / _LEDGER
+    book = folder.parent / LEDGER
     try:
-        told = json.loads(book.read_text())
+        told = json.loads(book.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         hint = "an output has it beside its tables, and tells by it what was lost"
         raise RunNotFoundError(f"{book}: {error}", hint) from None
@@ -112,11 +109,11 @@ def _output(place: Path) -> Source:
         except (OSError, pa.ArrowException) as error:
             what = " ".join(str(error).split())
             raise ChunkFormatError(f"{path}: cannot be read: {what}", again) from None
-        for wanted in columns or _COLUMNS[name]:
+        for wanted in columns or OWN[name]:
             if wanted not in table.column_names:
                 what = f"{path}: no column {wanted}, as it is of another version"
                 raise ChunkFormatError(what, again)
-            kind, right = table.schema.field(wanted).type, arrow_type(_COLUMNS[name][wanted])
+            kind, right = table.schema.field(wanted).type, arrow_type(OWN[name][wanted])
             if kind != right:
                 what = f"{path}: column {wanted} is {kind}, not {right}, as in another version"
                 raise ChunkFormatError(what, again)
@@ -151,6 +148,6 @@ def _window(place: Path, window: str) -> Source:
 def _traced(place: Path) -> Path:
     """Return the folder of trace files that a run or an output is of."""
     try:
-        return Path(json.loads((place / _RUN).read_text())["run"])
+        return Path(json.loads((place / RUN).read_text(encoding="utf-8"))["run"])
     except (OSError, ValueError, KeyError):
         return place

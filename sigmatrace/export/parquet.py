@@ -11,6 +11,7 @@ from pyarrow import parquet
 
 from sigmatrace.export.base import Exported, Exporter, Piece
 from sigmatrace.export.tables import codes
+from sigmatrace.layout import CODES, PARQUET, file_of
 from sigmatrace.partition import Partition, Run
 from sigmatrace.schema import EVENT_NAMES, EVENT_TABLES, Columns
 
@@ -44,7 +45,7 @@ class Parquet(Exporter):
             counts[f"{RECORDS.get(name, name)}_records"] = table.num_rows
             if table.num_rows == 0 and part.number > 0:
                 continue
-            folder = staging / "parquet" / name
+            folder = staging / PARQUET / name
             folder.mkdir(parents=True, exist_ok=True)
             path = folder / f"part-{part.number:05d}.parquet"
             parquet.write_table(table, path, compression="zstd", compression_level=1)
@@ -53,12 +54,12 @@ class Parquet(Exporter):
 
     def finish(self, pieces: Sequence[Piece], run: Run, staging: Path) -> Exported:
         """Write the whole-run tables."""
-        folder = staging / "parquet"
+        folder = staging / PARQUET
         folder.mkdir(exist_ok=True)
-        for name, table in {**run.tables, "codes": codes()}.items():
-            parquet.write_table(table, folder / f"{name}.parquet", compression="zstd")
+        for name, table in {**run.tables, CODES: codes()}.items():
+            parquet.write_table(table, file_of(folder, name), compression="zstd")
         counts: Counter[str] = Counter()
         for piece in pieces:
             counts.update(piece.counts)
         hint = f"in DuckDB, for example: {QUERY}"
-        return Exported(("parquet",), dict(counts), hint)
+        return Exported((PARQUET,), dict(counts), hint)

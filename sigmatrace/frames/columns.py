@@ -18,7 +18,7 @@ from pyarrow import compute
 
 from sigmatrace.errors import ConfigError
 from sigmatrace.export.tables import LABELS
-from sigmatrace.query.folder import OWN, Codes, words
+from sigmatrace.layout import OWN, Codes, words
 from sigmatrace.settings import suggest
 
 TIMES = frozenset({

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sigmatrace import output
+from sigmatrace import layout
 from sigmatrace.errors import RunNotFoundError
 from sigmatrace.frames.frames import Frames
-from sigmatrace.query import folder as files
 
 _HINT = "name an output of the pipeline"
 
@@ -35,7 +34,7 @@ class FinishedOutput:
         Raises:
             RunNotFoundError: It cannot be read.
         """
-        return _facts(self.out / output.LEDGER)
+        return _facts(self.out / layout.LEDGER)
 
     def text(self) -> str:
         """Return the closing summary.
@@ -43,14 +42,14 @@ class FinishedOutput:
         Raises:
             RunNotFoundError: It cannot be read.
         """
-        return _text(self.out / output.SUMMARY).rstrip("\n")
+        return _text(self.out / layout.SUMMARY).rstrip("\n")
 
 
 def opened(run: Path) -> FinishedOutput:
     """Open what the pipeline left; see ``api.open_output``."""
-    folder = files.find(run)
+    folder = layout.find(run)
     out = folder.parent
-    record = out / output.RUN
+    record = out / layout.RUN
     base_ns = _facts(record).get("base_ns") if record.exists() else None
     if not (base_ns is None or isinstance(base_ns, int)):
         raise RunNotFoundError(f"{record}: damaged (base_ns is {base_ns!r})", _HINT)

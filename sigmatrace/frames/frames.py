@@ -9,11 +9,11 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import dataset, parquet
 
+from sigmatrace import layout
 from sigmatrace.errors import ConfigError, QueryError
 from sigmatrace.export import tables as for_people
 from sigmatrace.frames.columns import columns
 from sigmatrace.frames.frame import Frame, reading
-from sigmatrace.query import folder as files
 from sigmatrace.settings import suggest
 
 _CODES = ("field", "code", "name")
@@ -42,7 +42,7 @@ class Frames(Mapping[str, Frame]):
     ) -> None:
         self._sources = sources
         rows = (codes.column(name).to_pylist() for name in _CODES)
-        self._codes = files.codes(zip(*rows, strict=True))
+        self._codes = layout.codes(zip(*rows, strict=True))
         self.base_ns = base_ns
         self._check = check
 
@@ -56,19 +56,19 @@ class Frames(Mapping[str, Frame]):
         """Return all tables, events too, of a Parquet output.
 
         Args:
-            folder: What ``query.folder.find`` returned.
+            folder: What ``layout.find`` returned.
             base_ns: Unix ns of the run's zero; None: not known.
 
         Raises:
             QueryError: What codes mean cannot be read.
         """
-        path = files.file_of(folder, files.CODES)
+        path = layout.file_of(folder, layout.CODES)
         check = _Unchanged(path)
         with reading(str(path)):
             found = parquet.read_table(path)
             if set(_CODES) - set(found.column_names):
                 raise QueryError(f"{path}: it does not tell what codes mean", "make it again")
-            return cls(files.tables(folder), found, base_ns, check)
+            return cls(layout.tables(folder), found, base_ns, check)
 
     def __getitem__(self, name: str) -> Frame:
         if name not in self._sources:

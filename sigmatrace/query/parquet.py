@@ -12,8 +12,8 @@ from typing import Any
 
 import duckdb
 
+from sigmatrace import layout
 from sigmatrace.errors import QueryError
-from sigmatrace.query import folder as files
 
 Take = Callable[[Sequence[str], list[tuple[Any, ...]]], None]
 """Called with names of columns and some rows."""
@@ -29,7 +29,7 @@ class Tables:
 
     Args:
         database: A connection to it.
-        folder: What ``folder.find`` returned.
+        folder: What ``layout.find`` returned.
     """
 
     def __init__(self, database: duckdb.DuckDBPyConnection, folder: Path) -> None:
@@ -70,13 +70,13 @@ class Tables:
             found = self._database.execute(f"describe {_name(table)}").fetchall()
         return [(name, kind.lower()) for name, kind, *_ in found]
 
-    def _known_codes(self) -> files.Codes:
-        path = glob.escape(str(files.file_of(self._folder, files.CODES)))
+    def _known_codes(self) -> layout.Codes:
+        path = glob.escape(str(layout.file_of(self._folder, layout.CODES)))
         rows = self._database.execute("select field, code, name from read_parquet(?)", [path])
-        return files.codes(rows.fetchall())
+        return layout.codes(rows.fetchall())
 
     def _make_views(self) -> Iterator[str]:
-        for name, path in files.tables(self._folder).items():
+        for name, path in layout.tables(self._folder).items():
             where = glob.escape(str(path)) + ("/*.parquet" if path.is_dir() else "")
             source = f"read_parquet({_text(where)})"
             try:
@@ -105,7 +105,7 @@ class Tables:
     def _words(self, table: str, source: str) -> Iterator[str]:
         """Yield what stands for columns of codes."""
         for column, kind, *_ in self._database.execute(f"describe from {source}").fetchall():
-            words = files.words(self._codes, table, column)
+            words = layout.words(self._codes, table, column)
             if kind == "UTINYINT" and words:
                 cases = " ".join(f"when {code} then {_text(word)}" for code, word in words.items())
                 column = _name(column)
@@ -120,7 +120,7 @@ def opened(run: Path) -> Iterator[Tables]:
         RunNotFoundError: There are none.
         QueryError: What codes mean cannot be read. Another table says so when it is asked.
     """
-    folder = files.find(run)
+    folder = layout.find(run)
     with tempfile.TemporaryDirectory(prefix="sigmatrace-query-") as spill:
         # What is not in the wheel is not fetched: a name that is not known is an error at once.
         settings: dict[str, str | bool | int | float | list[str]] = {

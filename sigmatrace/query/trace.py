@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 from sigmatrace import perfetto_wheel
 from sigmatrace.errors import ChunkFormatError, RunNotFoundError
+from sigmatrace.layout import OUTPUT
 from sigmatrace.query import shipped
 
 if TYPE_CHECKING:
     from sigmatrace.query.trace_processor import TraceProcessor
 
 TRACE = "trace.pftrace"
-_OUTPUT = "sigmatrace-out"
-_PLACES = (TRACE, f"{_OUTPUT}/{TRACE}")
+_PLACES = (TRACE, f"{OUTPUT}/{TRACE}")
 _PACKET = 0x0A
 """Each packet of a trace: this, its size as a varint, and so many bytes."""
 _ANYTHING = "select (select count(*) from track) + (select count(*) from process where upid > 0)"
@@ -42,11 +42,11 @@ def find(place: Path) -> Path:
         if (place / name).is_file():
             return place / name
     several = sorted(
-        path for folder in (place, place / _OUTPUT) for path in folder.glob("trace-*.pftrace")
+        path for folder in (place, place / OUTPUT) for path in folder.glob("trace-*.pftrace")
     )
     if several:
         raise RunNotFoundError(f"{place}: several traces there", f"name one, as {several[0]}")
-    made = place.parent if place.name == _OUTPUT else place
+    made = place.parent if place.name == OUTPUT else place
     command = f"sigmatrace-pipeline {shlex.quote(f'run={made}')} export=perfetto"
     raise RunNotFoundError(f"{place}: no {TRACE} there", f"make it by: {command}")
 

@@ -92,7 +92,11 @@ def corrected(clocks: Clocks, sample: Sample, run: Run) -> Clocks:
 class _Found:
     """What messages say of the clocks.
 
-    ``before`` and ``after`` say by how many ns each message was received before it was sent.
+    Attributes:
+        skew: The corrections.
+        src, dst: ``(messages,)`` i8, the clocks of both ends.
+        before, after: ``(messages,)`` i8 ns, by how much each was received before it was sent, by
+            clocks as they are and corrected; negative: after.
     """
 
     skew: Skew
@@ -159,7 +163,7 @@ class _Found:
         """
         bound = self.bound_ns
         error = np.zeros(bound.size)
-        stated = column(_quality(clocks, bound), "error_ns")
+        stated = _error_ns(clocks, bound)
         stated = np.where(np.isfinite(stated), stated, 0.0)
         np.maximum.at(error, clocks.map_of_proc, stated)
         limit = error[self.src] + error[self.dst]
@@ -287,8 +291,13 @@ def _moved_spans(clocks: Clocks, corrections: Sequence[Correction], chunks: pa.T
 def _quality(clocks: Clocks, bound_ns: Floats) -> pa.Table:
     """Return the table ``clock_quality`` with the bounds of the corrections in ``error_ns``."""
     place = clocks.quality.schema.get_field_index("error_ns")
-    error = column(clocks.quality, "error_ns") + bound_ns[clocks.map_of_proc]
-    return clocks.quality.set_column(place, "error_ns", pa.array(error))
+    return clocks.quality.set_column(place, "error_ns", pa.array(_error_ns(clocks, bound_ns)))
+
+
+def _error_ns(clocks: Clocks, bound_ns: Floats) -> Floats:
+    """Return how far each process's times may be off, ``(processes,)`` f8; inf: not known."""
+    error: Floats = column(clocks.quality, "error_ns") + bound_ns[clocks.map_of_proc]
+    return error
 
 
 def _moved(clocks: Clocks, corrections: Sequence[Correction]) -> Clocks:

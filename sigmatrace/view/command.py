@@ -15,10 +15,11 @@ from pathlib import Path
 from sigmatrace import perfetto_wheel
 from sigmatrace.capture.arguments import Parser, exit_code
 from sigmatrace.errors import ConfigError, RunNotFoundError
+from sigmatrace.layout import OUTPUT
 from sigmatrace.view.server import LOOPBACK, Server
 
 NAME = "sigmatrace-view"
-_TRACE, _REPORT, _OUTPUT = "trace.pftrace", "report.html", "sigmatrace-out"
+_TRACE, _REPORT = "trace.pftrace", "report.html"
 _EPILOG = """\
 PLACE is a trace (.pftrace), a report (.html), an output of the pipeline that has one of them, or a
 run with such an output. Nothing but it and the user interface itself is served, to this machine
@@ -119,15 +120,15 @@ def _found(place: Path) -> tuple[Path | None, Path | None]:
         return (None, place) if place.suffix == ".html" else (place, None)
     if not place.exists():
         raise RunNotFoundError(f"{place}: no such file", f"name a trace, see {NAME} --help")
-    for folder in (place, place / _OUTPUT):
+    for folder in (place, place / OUTPUT):
         trace, report = folder / _TRACE, folder / _REPORT
         if trace.is_file() or report.is_file():
             return trace if trace.is_file() else None, report if report.is_file() else None
     several = sorted(
-        path for folder in (place, place / _OUTPUT) for path in folder.glob("trace-*.pftrace")
+        path for folder in (place, place / OUTPUT) for path in folder.glob("trace-*.pftrace")
     )
     if several:
         raise RunNotFoundError(f"{place}: several traces there", f"name one, as {several[0]}")
-    made = place.parent if place.name == _OUTPUT else place
+    made = place.parent if place.name == OUTPUT else place
     command = f"sigmatrace-pipeline {shlex.quote(f'run={made}')} export=perfetto"
     raise RunNotFoundError(f"{place}: no {_TRACE} and no {_REPORT} there", f"make it by: {command}")

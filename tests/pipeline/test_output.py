@@ -38,7 +38,8 @@ AT_ONCE = """
 import sys
 from pathlib import Path
 from sigmatrace.errors import OutputError
-from sigmatrace.output import LEDGER, Output
+from sigmatrace.layout import LEDGER
+from sigmatrace.output import Output
 
 print("ready", flush=True)
 sys.stdin.readline()

@@ -176,7 +176,7 @@ def test_a_compiler_starts_no_other_one(started, monkeypatch):
 HOLD = """
 import sys
 from sigmatrace import kernel_ahead
-found = [kernel_ahead.claim(name, wait=False) for name in ("held here", "free")]
+found = [kernel_ahead.try_claim(name) for name in ("held here", "free")]
 kernel_ahead.release("free")
 print(*found, flush=True)
 sys.stdin.read()
@@ -186,7 +186,7 @@ sys.stdin.read()
 def test_what_one_process_compiles_the_other_one_leaves_alone_or_waits_for(monkeypatch):
     claims = os.memfd_create("claims")
     monkeypatch.setattr(kernel_ahead, "_claims", claims)
-    assert kernel_ahead.claim("held here", wait=True)
+    kernel_ahead.claim("held here")
     path = os.pathsep.join(filter(None, sys.path))
     with subprocess.Popen(
         [sys.executable, "-c", HOLD],
@@ -197,7 +197,7 @@ def test_what_one_process_compiles_the_other_one_leaves_alone_or_waits_for(monke
         pass_fds=(claims,),
     ) as other:
         assert other.stdout.readline() == "False True\n"
-        assert kernel_ahead.claim("free", wait=False)
+        assert kernel_ahead.try_claim("free")
     os.close(claims)
 
 
@@ -205,16 +205,16 @@ def test_claims_end_with_their_process_and_without_a_second_one_there_are_none(m
     claims = os.memfd_create("claims")
     path = os.pathsep.join(filter(None, sys.path))
     subprocess.run(
-        [sys.executable, "-c", "from sigmatrace import kernel_ahead as a; a.claim('x', wait=True)"],
+        [sys.executable, "-c", "from sigmatrace import kernel_ahead as a; a.claim('x')"],
         env={**os.environ, "PYTHONPATH": path, "SIGMATRACE_CLAIMED_KERNELS": str(claims)},
         pass_fds=(claims,),
         check=True,
     )
     monkeypatch.setattr(kernel_ahead, "_claims", claims)
-    assert kernel_ahead.claim("x", wait=False)
+    assert kernel_ahead.try_claim("x")
     os.close(claims)
     monkeypatch.setattr(kernel_ahead, "_claims", None)
-    assert kernel_ahead.claim("x", wait=False)
+    assert kernel_ahead.try_claim("x")
     kernel_ahead.release("x")
 
 

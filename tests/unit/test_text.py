@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sigmatrace.text import byte_text, count_text, counted, printable, time_text
+from sigmatrace.text import byte_text, count_text, counted, listed, printable, time_text
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,14 @@ def test_counts():
 )
 def test_counts_with_a_noun(value, text):
     assert counted(value, "process", "processes") == text
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [([], ""), (["a"], "a"), (["a", "b"], "a, b"), ([*"abcd"], "a, b, and 2 more")],
+)
+def test_names_of_which_the_first_are_told(names, text):
+    assert listed(names, 2) == text
 
 
 def test_the_usual_plural():

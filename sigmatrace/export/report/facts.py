@@ -10,7 +10,7 @@ from typing import Any
 
 from sigmatrace.export.report.flows import in_order
 from sigmatrace.partition import Run
-from sigmatrace.text import count_text, counted, time_text
+from sigmatrace.text import count_text, counted, listed, time_text
 from sigmatrace.window import text_of
 
 NAMED = 8
@@ -75,7 +75,7 @@ def ran(run: Run, said: Sequence[Line]) -> list[Line]:
         Line("run", _several(Counter(columns["run_id"]))),
         Line("processes", (f"{counted(processes.num_rows, 'process', 'processes')}, of "
                            f"{counted(ranks, 'known rank')}",)),
-        Line("hosts", (_listed(hosts),)),
+        Line("hosts", (f"{count_text(len(hosts))}: {listed(hosts, NAMED)}",)),
         Line("layers", (", ".join(layers) or "none",)),
         Line("mode", _several(Counter(columns["mode"]))),
     ]  # fmt: skip
@@ -103,12 +103,6 @@ def _several(counts: Mapping[str, int]) -> tuple[str, ...]:
         return (heavy[0][0] or "unknown",)
     few = [f"{word or 'unknown'} ({count_text(count)} x)" for word, count in heavy[:NAMED]]
     return (*few, f"and {count_text(len(heavy) - NAMED)} more") if len(heavy) > NAMED else (*few,)
-
-
-def _listed(names: Sequence[str]) -> str:
-    few = ", ".join(names[:NAMED])
-    more = f", and {count_text(len(names) - NAMED)} more" if len(names) > NAMED else ""
-    return f"{count_text(len(names))}: {few}{more}"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,7 @@
-"""The Parquet output of a run: where it lies, which tables it has, and what codes mean there."""
+"""How an output of the pipeline is laid out: for those who write it, and those who read it.
+
+Its Parquet part: where it lies, which tables it has, and what codes mean there.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,14 @@ from pathlib import Path
 from sigmatrace.errors import RunNotFoundError
 from sigmatrace.schema import EVENT_TABLES, INDEX_TABLES, STAGE_TABLES
 
+OUTPUT = "sigmatrace-out"
+"""The folder of the output, in that of the trace files, unless the user names another one."""
+LEDGER, RUN, SUMMARY = "ledger.json", "run.json", "summary.txt"
+"""Files in it."""
+PARQUET = "parquet"
+"""The folder of tables in it."""
 CODES = "codes"
 """The table that says what codes mean."""
-_OUTPUT = "sigmatrace-out"
 OWN = {**EVENT_TABLES, **INDEX_TABLES, **STAGE_TABLES}
 """Tables of this package: what their columns mean is known."""
 
@@ -24,12 +32,12 @@ def find(run: Path) -> Path:
     Raises:
         RunNotFoundError: There is none.
     """
-    for folder in (run / "parquet", run / _OUTPUT / "parquet", run):
+    for folder in (run / PARQUET, run / OUTPUT / PARQUET, run):
         if file_of(folder, CODES).exists():
             return folder
     if not run.exists():
         raise RunNotFoundError(f"{run}: no such folder", "name a run, or an output of the pipeline")
-    made = run.parent if run.name == _OUTPUT else run
+    made = run.parent if run.name == OUTPUT else run
     command = f"sigmatrace-pipeline run={made} export=parquet"
     raise RunNotFoundError(f"{run}: no Parquet files there", f"make them by: {command}")
 
