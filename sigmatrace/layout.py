@@ -1,29 +1,28 @@
 """How an output of the pipeline is laid out: for those who write it, and those who read it.
 
-Its Parquet part: where it lies, which tables it has, and what codes mean there.
+Composing options needs this, too, so it imports nothing that takes time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+import shlex
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from sigmatrace.errors import RunNotFoundError
-from sigmatrace.schema import EVENT_TABLES, INDEX_TABLES, STAGE_TABLES
 
 OUTPUT = "sigmatrace-out"
 """The folder of the output, in that of the trace files, unless the user names another one."""
-LEDGER, RUN, SUMMARY = "ledger.json", "run.json", "summary.txt"
+LEDGER, RUN, SUMMARY, TRACE, REPORT = (
+    "ledger.json", "run.json", "summary.txt", "trace.pftrace", "report.html",
+)  # fmt: skip
 """Files in it."""
 PARQUET = "parquet"
 """The folder of tables in it."""
 CODES = "codes"
 """The table that says what codes mean."""
-OWN = {**EVENT_TABLES, **INDEX_TABLES, **STAGE_TABLES}
-"""Tables of this package: what their columns mean is known."""
-
-Codes = Mapping[str, Mapping[int, str]]
-"""What codes mean, by name of the column, or by ``TABLE.COLUMN`` where that is one table's own."""
 
 
 def find(run: Path) -> Path:
@@ -37,9 +36,62 @@ def find(run: Path) -> Path:
             return folder
     if not run.exists():
         raise RunNotFoundError(f"{run}: no such folder", "name a run, or an output of the pipeline")
-    made = run.parent if run.name == OUTPUT else run
-    command = f"sigmatrace-pipeline run={made} export=parquet"
-    raise RunNotFoundError(f"{run}: no Parquet files there", f"make them by: {command}")
+    hint = f"make them by: {command(traced(run), 'export=parquet')}"
+    raise RunNotFoundError(f"{run}: no Parquet files there", hint)
+
+
+def traced(place: Path) -> Path:
+    """Return the run that a place is, or is the output of, as its name tells."""
+    return place.parent if place.name == OUTPUT else place
+
+
+def command(run: Path, *words: str) -> str:
+    """Return the command that makes an output of a run, to be copied into a shell."""
+    return " ".join(["sigmatrace-pipeline", shlex.quote(f"run={run}"), *words])
+
+
+def lacking(place: Path, what: str) -> RunNotFoundError:
+    """Return the error of a place with no trace of the usual name: others, or how to make one.
+
+    Args:
+        place: A run, or an output.
+        what: What was looked for.
+    """
+    folders = (place, place / OUTPUT)
+    several = sorted(path for folder in folders for path in folder.glob("trace-*.pftrace"))
+    if several:
+        return RunNotFoundError(f"{place}: several traces there", f"name one, as {several[0]}")
+    hint = f"make it by: {command(traced(place), 'export=perfetto')}"
+    return RunNotFoundError(f"{place}: no {what} there", hint)
+
+
+def text_in(path: Path, hint: str) -> str:
+    """Return the text of a file of an output.
+
+    Raises:
+        RunNotFoundError: It is not there, or damaged; with this hint.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise RunNotFoundError(f"{path}: {error.strerror}", hint) from None
+    except UnicodeDecodeError as error:
+        raise RunNotFoundError(f"{path}: damaged ({error})", hint) from None
+
+
+def facts_in(path: Path, hint: str) -> Mapping[str, Any]:
+    """Return the JSON object in a file of an output.
+
+    Raises:
+        RunNotFoundError: It is not there, or damaged; with this hint.
+    """
+    try:
+        found = json.loads(text_in(path, hint))
+    except ValueError as error:
+        raise RunNotFoundError(f"{path}: damaged ({error})", hint) from None
+    if not isinstance(found, dict):
+        raise RunNotFoundError(f"{path}: damaged (no object)", hint)
+    return found
 
 
 def file_of(folder: Path, table: str) -> Path:
@@ -54,22 +106,3 @@ def tables(folder: Path) -> dict[str, Path]:
         for path in sorted(folder.iterdir())
         if path.is_dir() or path.suffix == ".parquet"
     }
-
-
-def codes(rows: Iterable[tuple[str, int, str]]) -> Codes:
-    """Return the rows of the table ``codes`` (field, code, name) by field."""
-    known: dict[str, dict[int, str]] = {}
-    for field, code, name in rows:
-        known.setdefault(field, {})[code] = name
-    return known
-
-
-def words(known: Codes, table: str, column: str) -> Mapping[int, str]:
-    """Return what the codes of a column (of u1) mean; empty: they stay numbers.
-
-    They do where they are bits, and in tables of other stages, where what a column of that name
-    means is not known.
-    """
-    if table not in OWN or column.endswith("flags"):
-        return {}
-    return known.get(f"{table}.{column}", known.get(column, {}))

@@ -129,14 +129,15 @@ def _run(options: argparse.Namespace) -> bool:
     for side, runs in zip("ab", (a, b), strict=True):
         _refuse_twice(side, runs)
     found = compare(a, b, options.threshold)
+    doubts = quality.attention(a, b)
     if options.html is not None:
-        page.write(found, options.html)
+        page.write(found, doubts, options.html)
     if options.format == "table":
-        output.table(found, sys.stdout, options.top, every=options.all)
+        output.table(found, doubts, sys.stdout, options.top, every=options.all)
     elif options.format == "json":
-        output.json_text(found, sys.stdout, every=options.all)
+        output.json_text(found, doubts, sys.stdout, every=options.all)
     else:
-        for text in quality.attention(a, b):
+        for text in doubts:
             print(f"{NAME}: attention: {text}", file=sys.stderr)
         print(f"{NAME}: noise: {quality.noise_text(found)}", file=sys.stderr)
         output.csv(found, sys.stdout, every=options.all)

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 from sigmatrace.diff import words
 from sigmatrace.diff.comparison import COLUMNS, Comparison
 from sigmatrace.diff.noise import LEVEL
-from sigmatrace.diff.quality import SIDES, attention, noise_text, side_text
+from sigmatrace.diff.quality import SIDES, noise_text, side_text
 from sigmatrace.query.rows import Csv, Json, Table
 from sigmatrace.text import count_text
 
@@ -19,18 +19,18 @@ _WIDTH = 11
 _TERMS = ("what", "A", "B", "change", "relative")
 
 
-def table(found: Comparison, out: TextIO, top: int, *, every: bool) -> None:
+def table(found: Comparison, doubts: Sequence[str], out: TextIO, top: int, *, every: bool) -> None:
     """Write what an engineer reads: quality of the data first, then what changed, by kind.
 
     Args:
         found: The comparison.
+        doubts: What ``quality.attention`` says of the runs.
         out: Where to.
         top: Rows of each kind.
         every: Also what did not change.
     """
     for side, runs in zip(SIDES, found.sides, strict=True):
         _line(out, side, side_text(runs))
-    doubts = attention(*found.sides)
     _line(out, "attention" if doubts else "quality", *(doubts or ["nothing was lost or differs"]))
     _line(out, "noise", noise_text(found))
     _line(out, "changed", words.closing(found))
@@ -76,13 +76,13 @@ def csv(found: Comparison, out: TextIO, *, every: bool) -> None:
     writer.end()
 
 
-def json_text(found: Comparison, out: TextIO, *, every: bool) -> None:
+def json_text(found: Comparison, doubts: Sequence[str], out: TextIO, *, every: bool) -> None:
     """Write an object: the runs, their quality, how noise was judged, counts, and the rows."""
     a, b = found.sides
     head: dict[str, Any] = {
         "a": [one.name for one in a],
         "b": [one.name for one in b],
-        "attention": attention(a, b),
+        "attention": list(doubts),
         "noise": {
             "measured": found.is_noise_known,
             "level": LEVEL,

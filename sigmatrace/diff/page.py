@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from sigmatrace.diff import figures, words
 from sigmatrace.diff.comparison import Comparison, Group
-from sigmatrace.diff.quality import SIDES, attention, noise_text, side_text
+from sigmatrace.diff.quality import SIDES, noise_text, side_text
 from sigmatrace.errors import OutputError
 from sigmatrace.export.report import svg
-from sigmatrace.export.report.exporter import Section
 from sigmatrace.export.report.facts import Finding, Line, Verdict
-from sigmatrace.export.report.page import page
+from sigmatrace.export.report.page import Section, page
 from sigmatrace.export.report.shape import Shape
 from sigmatrace.export.report.tables import Cell, Shown
 from sigmatrace.text import count_text
@@ -28,14 +27,18 @@ _HEAD = ("what", "layer", "A", "B", "change", "relative", "remark", "share")
 _NOISE_HEAD = ("noise", "p")
 
 
-def write(found: Comparison, file: Path) -> None:
+def write(found: Comparison, doubts: Sequence[str], file: Path) -> None:
     """Write a page that is whole in itself.
+
+    Args:
+        found: The comparison.
+        doubts: What ``quality.attention`` says of the runs.
+        file: Where to.
 
     Raises:
         OutputError: It cannot be written.
     """
     tables = [_shown(found, group) for group in found.kinds()]
-    doubts = attention(*found.sides)
     verdicts = [Verdict(False, text) for text in doubts]
     verdicts.append(Verdict(found.is_noise_known, f"Noise: {noise_text(found)}."))
     if not doubts:

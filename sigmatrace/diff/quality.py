@@ -72,7 +72,7 @@ def _of_run(run: Source) -> Iterator[str]:
         which = f"{count_text(unsure)} of {counted(uncertain.size, 'barrier')}"
         yield f"{which}: clocks do not tell who came first and last, and how far apart"
     said = (one.text for one in facts.verdicts(tables, run.book) if not one.good)
-    yield from (text.rstrip(".").replace(", see below", "") for text in said)
+    yield from (text.rstrip(".") for text in said)
 
 
 def _members(a: Sequence[Source], b: Sequence[Source]) -> Iterator[str]:

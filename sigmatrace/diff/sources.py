@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,8 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
+from sigmatrace.code_words import OWN
 from sigmatrace.errors import ChunkFormatError, RunNotFoundError
-from sigmatrace.layout import LEDGER, OWN, RUN, file_of, find
+from sigmatrace.layout import LEDGER, RUN, command, facts_in, file_of, find
 from sigmatrace.partition import arrow_type, column
 
 TABLES = (
@@ -83,7 +83,7 @@ def opened(place: Path, window: str | None) -> Source:
 
 
 def _output(place: Path) -> Source:
-    made = f"sigmatrace-pipeline run={_traced(place)} preset=analysis"
+    made = command(_traced(place), "preset=analysis")
     again = f"make it by: {made} overwrite=true"
     try:
         folder = find(place)
@@ -94,12 +94,8 @@ def _output(place: Path) -> Source:
     if missing:
         what = f"{place}: no table {missing[0]} there"
         raise RunNotFoundError(what, again)
-    book = folder.parent / LEDGER
-    try:
-        told = json.loads(book.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        hint = "an output has it beside its tables, and tells by it what was lost"
-        raise RunNotFoundError(f"{book}: {error}", hint) from None
+    hint = "an output has it beside its tables, and tells by it what was lost"
+    told = facts_in(folder.parent / LEDGER, hint)
 
     def read(name: str, columns: Sequence[str] | None, level: str | None) -> pa.Table:
         path = file_of(folder, name)
@@ -148,6 +144,6 @@ def _window(place: Path, window: str) -> Source:
 def _traced(place: Path) -> Path:
     """Return the folder of trace files that a run or an output is of."""
     try:
-        return Path(json.loads((place / RUN).read_text(encoding="utf-8"))["run"])
-    except (OSError, ValueError, KeyError):
+        return Path(facts_in(place / RUN, "")["run"])
+    except (RunNotFoundError, KeyError):
         return place

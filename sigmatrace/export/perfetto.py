@@ -58,11 +58,11 @@ from sigmatrace.export.perfetto_settle import SEGMENT, Settled, settle
 from sigmatrace.export.perfetto_split import Split, SplitExporter, described_alone
 from sigmatrace.export.perfetto_tracks import Tracks
 from sigmatrace.export.perfetto_verbs import VERBS_COLUMNS, cqe_rows, request_rows
+from sigmatrace.layout import TRACE
 from sigmatrace.partition import Partition, Run
 from sigmatrace.schema import STAGE_TABLES, Columns
 from sigmatrace.text import counted
 
-OUTPUT = "trace.pftrace"
 _COUNTERS = ("mark", "traffic", "object", "activity")
 SHOWN = ("op", "completion", "request", "cqe", "doorbell", "kernel")
 """Schemas of which each record is a slice or an instant, or is counted as left out."""
@@ -182,7 +182,7 @@ class PerfettoExporter(Exporter):
         self._choice = Choice.parse("export.perfetto", window, ranks, qps, ops)
         self._budget_bytes = budget_mb * MB
         self._split = None if split is None else Split.parse("export.perfetto.split", split)
-        self._output, self._is_first = OUTPUT, True
+        self._output, self._is_first = TRACE, True
         self._plan = Plan(Chosen(), Chosen())
         self._tracks: Tracks
 
@@ -190,7 +190,7 @@ class PerfettoExporter(Exporter):
         """Choose what is shown as slices and instants: what was asked for, within the budget."""
         tracks, base_ns = Tracks.of(run), run.fact_ns("base_ns")
         chosen = Chosen.of(self._choice, tracks, base_ns)
-        parts = {OUTPUT: chosen}
+        parts = {TRACE: chosen}
         if self._split is not None:
             found = self._split.parts(chosen, run, base_ns)
             parts = {f"trace-{name}.pftrace": one for name, one in found}
@@ -200,7 +200,7 @@ class PerfettoExporter(Exporter):
             made[name]._output, made[name]._is_first = name, len(made) == 1
             made[name]._tracks = tracks
             made[name]._plan = plan(one, self._budget_bytes, run, tracks, len(parts) > 1)
-        return made[OUTPUT] if self._split is None else SplitExporter(made)
+        return made[TRACE] if self._split is None else SplitExporter(made)
 
     @property
     def _ends(self) -> str:

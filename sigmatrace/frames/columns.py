@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import compute
 
+from sigmatrace.code_words import OWN, Codes, words
 from sigmatrace.errors import ConfigError
 from sigmatrace.export.tables import LABELS
-from sigmatrace.layout import OWN, Codes, words
 from sigmatrace.settings import suggest
 
 TIMES = frozenset({

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +33,7 @@ class FinishedOutput:
         Raises:
             RunNotFoundError: It cannot be read.
         """
-        return _facts(self.out / layout.LEDGER)
+        return layout.facts_in(self.out / layout.LEDGER, _HINT)
 
     def text(self) -> str:
         """Return the closing summary.
@@ -42,7 +41,7 @@ class FinishedOutput:
         Raises:
             RunNotFoundError: It cannot be read.
         """
-        return _text(self.out / layout.SUMMARY).rstrip("\n")
+        return layout.text_in(self.out / layout.SUMMARY, _HINT).rstrip("\n")
 
 
 def opened(run: Path) -> FinishedOutput:
@@ -50,27 +49,7 @@ def opened(run: Path) -> FinishedOutput:
     folder = layout.find(run)
     out = folder.parent
     record = out / layout.RUN
-    base_ns = _facts(record).get("base_ns") if record.exists() else None
+    base_ns = layout.facts_in(record, _HINT).get("base_ns") if record.exists() else None
     if not (base_ns is None or isinstance(base_ns, int)):
         raise RunNotFoundError(f"{record}: damaged (base_ns is {base_ns!r})", _HINT)
     return FinishedOutput(out, Frames.in_folder(folder, base_ns))
-
-
-def _facts(path: Path) -> Mapping[str, Any]:
-    text = _text(path)
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise RunNotFoundError(f"{path}: damaged ({error})", _HINT) from None
-    if not isinstance(found, dict):
-        raise RunNotFoundError(f"{path}: damaged (no object)", _HINT)
-    return found
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise RunNotFoundError(f"{path}: {error.strerror}", _HINT) from None
-    except UnicodeDecodeError as error:
-        raise RunNotFoundError(f"{path}: damaged ({error})", _HINT) from None

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import dataset, parquet
 
-from sigmatrace import layout
+from sigmatrace import code_words, layout
 from sigmatrace.errors import ConfigError, QueryError
 from sigmatrace.export import tables as for_people
 from sigmatrace.frames.columns import columns
@@ -42,7 +42,7 @@ class Frames(Mapping[str, Frame]):
     ) -> None:
         self._sources = sources
         rows = (codes.column(name).to_pylist() for name in _CODES)
-        self._codes = layout.codes(zip(*rows, strict=True))
+        self._codes = code_words.codes(zip(*rows, strict=True))
         self.base_ns = base_ns
         self._check = check
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import duckdb
 
-from sigmatrace import layout
+from sigmatrace import code_words, layout
 from sigmatrace.errors import QueryError
 
 Take = Callable[[Sequence[str], list[tuple[Any, ...]]], None]
@@ -70,10 +70,10 @@ class Tables:
             found = self._database.execute(f"describe {_name(table)}").fetchall()
         return [(name, kind.lower()) for name, kind, *_ in found]
 
-    def _known_codes(self) -> layout.Codes:
+    def _known_codes(self) -> code_words.Codes:
         path = glob.escape(str(layout.file_of(self._folder, layout.CODES)))
         rows = self._database.execute("select field, code, name from read_parquet(?)", [path])
-        return layout.codes(rows.fetchall())
+        return code_words.codes(rows.fetchall())
 
     def _make_views(self) -> Iterator[str]:
         for name, path in layout.tables(self._folder).items():
@@ -105,7 +105,7 @@ class Tables:
     def _words(self, table: str, source: str) -> Iterator[str]:
         """Yield what stands for columns of codes."""
         for column, kind, *_ in self._database.execute(f"describe from {source}").fetchall():
-            words = layout.words(self._codes, table, column)
+            words = code_words.words(self._codes, table, column)
             if kind == "UTINYINT" and words:
                 cases = " ".join(f"when {code} then {_text(word)}" for code, word in words.items())
                 column = _name(column)

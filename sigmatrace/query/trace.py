@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import signal
 import threading
 from collections.abc import Iterator
@@ -13,13 +12,12 @@ from typing import TYPE_CHECKING
 
 from sigmatrace import perfetto_wheel
 from sigmatrace.errors import ChunkFormatError, RunNotFoundError
-from sigmatrace.layout import OUTPUT
+from sigmatrace.layout import OUTPUT, TRACE, lacking
 from sigmatrace.query import shipped
 
 if TYPE_CHECKING:
     from sigmatrace.query.trace_processor import TraceProcessor
 
-TRACE = "trace.pftrace"
 _PLACES = (TRACE, f"{OUTPUT}/{TRACE}")
 _PACKET = 0x0A
 """Each packet of a trace: this, its size as a varint, and so many bytes."""
@@ -41,14 +39,7 @@ def find(place: Path) -> Path:
     for name in _PLACES:
         if (place / name).is_file():
             return place / name
-    several = sorted(
-        path for folder in (place, place / OUTPUT) for path in folder.glob("trace-*.pftrace")
-    )
-    if several:
-        raise RunNotFoundError(f"{place}: several traces there", f"name one, as {several[0]}")
-    made = place.parent if place.name == OUTPUT else place
-    command = f"sigmatrace-pipeline {shlex.quote(f'run={made}')} export=perfetto"
-    raise RunNotFoundError(f"{place}: no {TRACE} there", f"make it by: {command}")
+    raise lacking(place, TRACE)
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import getpass
-import shlex
 import socket
 import sys
 import webbrowser
@@ -15,11 +14,10 @@ from pathlib import Path
 from sigmatrace import perfetto_wheel
 from sigmatrace.capture.arguments import Parser, exit_code
 from sigmatrace.errors import ConfigError, RunNotFoundError
-from sigmatrace.layout import OUTPUT
+from sigmatrace.layout import OUTPUT, REPORT, TRACE, lacking
 from sigmatrace.view.server import LOOPBACK, Server
 
 NAME = "sigmatrace-view"
-_TRACE, _REPORT = "trace.pftrace", "report.html"
 _EPILOG = """\
 PLACE is a trace (.pftrace), a report (.html), an output of the pipeline that has one of them, or a
 run with such an output. Nothing but it and the user interface itself is served, to this machine
@@ -106,11 +104,11 @@ def contents(place: Path) -> tuple[dict[str, Path], list[str]]:
         root = perfetto_wheel.web_folder()
         inside = (path for path in root.rglob("*") if path.is_file())
         files = {f"/{path.relative_to(root).as_posix()}": path for path in inside}
-        files |= {"/": root / "index.html", f"/{_TRACE}": trace}
-        pages.append(f"/#!/?url={{url}}/{_TRACE}")
+        files |= {"/": root / "index.html", f"/{TRACE}": trace}
+        pages.append(f"/#!/?url={{url}}/{TRACE}")
     if report is not None:
-        files[f"/{_REPORT}"] = report
-        pages.append(f"/{_REPORT}")
+        files[f"/{REPORT}"] = report
+        pages.append(f"/{REPORT}")
     return files, pages
 
 
@@ -121,14 +119,7 @@ def _found(place: Path) -> tuple[Path | None, Path | None]:
     if not place.exists():
         raise RunNotFoundError(f"{place}: no such file", f"name a trace, see {NAME} --help")
     for folder in (place, place / OUTPUT):
-        trace, report = folder / _TRACE, folder / _REPORT
+        trace, report = folder / TRACE, folder / REPORT
         if trace.is_file() or report.is_file():
             return trace if trace.is_file() else None, report if report.is_file() else None
-    several = sorted(
-        path for folder in (place, place / OUTPUT) for path in folder.glob("trace-*.pftrace")
-    )
-    if several:
-        raise RunNotFoundError(f"{place}: several traces there", f"name one, as {several[0]}")
-    made = place.parent if place.name == OUTPUT else place
-    command = f"sigmatrace-pipeline {shlex.quote(f'run={made}')} export=perfetto"
-    raise RunNotFoundError(f"{place}: no {_TRACE} and no {_REPORT} there", f"make it by: {command}")
+    raise lacking(place, f"{TRACE} and no {REPORT}")

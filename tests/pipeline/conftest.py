@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from sigmatrace import cli
-from sigmatrace.export.perfetto import OUTPUT
+from sigmatrace.layout import TRACE
 from sigmatrace.testing.synthetic import Truth, generate
 from tests.perfetto_inputs import export
 from tests.perfetto_queries import SLICES
@@ -78,7 +78,7 @@ def load(tmp_path, trace_processor):
 
     def load(*parts, of=None):
         exported = export(tmp_path, parts, of)
-        tp = trace_processor(tmp_path / OUTPUT)
+        tp = trace_processor(tmp_path / TRACE)
         assert tp.problems() == []
         counts = exported.counts
         assert tp.value("select count(*) from slice") == counts["slices"] + counts["instants"]

@@ -10,7 +10,7 @@ import pytest
 from sigmatrace import api
 from sigmatrace.capture import items
 from sigmatrace.capture.crc import crc32c
-from sigmatrace.export.perfetto import OUTPUT
+from sigmatrace.layout import TRACE
 from sigmatrace.trace_format import RECORDS, Item, Schema
 
 FIELDS = RECORDS[Schema.CHANNEL].fields or {}
@@ -38,7 +38,7 @@ def test_operations_of_lost_channels_are_in_the_trace(small, trace_processor):
     assert result.ledger["capture"]["unknown_channel"] > 0
     counts = result.ledger["exports"]["perfetto"]
     assert counts["op_records"] == 200
-    tp = trace_processor(result.out / OUTPUT)
+    tp = trace_processor(result.out / TRACE)
     assert tp.problems() == []
     assert tp.value("select count(*) from slice") == counts["slices"] + counts["instants"]
 
@@ -50,6 +50,6 @@ def test_nonsense_in_a_channel_is_no_traceback(small, trace_processor, field):
     result = api.run(small, export=["perfetto"])
     assert result.ledger["balanced"], [line for line in result.ledger["balance"] if not line["ok"]]
     counts = result.ledger["exports"]["perfetto"]
-    tp = trace_processor(result.out / OUTPUT)
+    tp = trace_processor(result.out / TRACE)
     assert tp.problems() == []
     assert tp.value("select count(*) from slice") == counts["slices"] + counts["instants"]

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import sync_playwright
 
 from sigmatrace.diff.command import CHANGED, main
+from tests.browser import alone, chromium
 from tests.diff_runs import SIZE, analysed, write_run
-
-CHROMIUM = shutil.which("chromium")
 
 
 @pytest.fixture(scope="module")
@@ -28,17 +25,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def page(path: Path) -> Iterator[Any]:
-    with sync_playwright() as started:
-        chromium = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        opened = chromium.new_page(viewport={"width": 1200, "height": 900})
-        faults: list[str] = []
-        opened.on("console", lambda message: faults.append(message.text))
-        opened.on("pageerror", lambda error: faults.append(str(error)))
-        opened.on("request", lambda request: faults.append(request.url))
-        opened.goto(path.as_uri())
+    with chromium() as browser, alone(browser, path) as opened:
         yield opened
-        chromium.close()
-        assert faults == [path.as_uri()]
 
 
 def test_the_page_of_a_comparison(page: Any) -> None:

@@ -6,8 +6,8 @@ import duckdb
 import pytest
 
 from sigmatrace import api
-from sigmatrace.export.perfetto import OUTPUT
 from sigmatrace.export.perfetto_budget import MB
+from sigmatrace.layout import TRACE
 from sigmatrace.testing.synthetic import generate
 from sigmatrace.testing.synthetic_gpu import GpuRun, generate_gpu
 from sigmatrace.text import count_text
@@ -38,7 +38,7 @@ def chosen(run, tmp_path, trace_processor):
         made = api.run(of or run[0], out=tmp_path / "out", overwrite=True, overrides=list(words))
         book, counts = made.ledger, made.ledger["exports"]["perfetto"]
         assert [one for one in book["balance"] if not one["ok"]] == []
-        tp = trace_processor(made.out / OUTPUT)
+        tp = trace_processor(made.out / TRACE)
         assert tp.problems() == []
         assert tp.value(SLICES) == counts["slices"] + counts["instants"]
         assert tp.value("select count(*) from counter") == counts["counters"]
@@ -104,11 +104,11 @@ def test_the_time_is_cut_to_the_budget(tmp_path, chosen, share):
     folder = tmp_path / "large"
     generate(folder, ranks=4, events=200_000, chunk_records=512)
     tp, counts, made = chosen("partition_mb=2", of=folder)
-    size = (made.out / OUTPUT).stat().st_size
+    size = (made.out / TRACE).stat().st_size
     assert counts["op_left_out"] == 0 and "budget" not in made.text()
     budget = round(size * share / MB)
     tp, counts, made = chosen(f"export.perfetto.budget_mb={budget}", "partition_mb=2", of=folder)
-    small = (made.out / OUTPUT).stat().st_size
+    small = (made.out / TRACE).stat().st_size
     assert budget * MB * 0.4 < small < budget * MB * 1.05
     assert counts["op_left_out"] == counts["not_chosen"] == counts["beyond_budget"] > 0
     left_out = count_text(counts["op_left_out"])

@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sigmatrace.export.perfetto import OUTPUT
+from sigmatrace.layout import TRACE
 from sigmatrace.schema import Fate
 from sigmatrace.trace_format import MarkKind, Op, OpFlag
 from tests.perfetto_inputs import (
@@ -381,7 +381,7 @@ def test_no_order_of_calls_makes_slices_exchange_their_ends(tmp_path_factory, ca
     folder = tmp_path_factory.mktemp("trace")
     export(folder, parts)
     zero = min([0, *(t for _, t, _ in calls)])
-    found = replay((folder / OUTPUT).read_bytes())
+    found = replay((folder / TRACE).read_bytes())
     assert sorted((s.begin + zero, s.end + zero, s.args["size_bytes"]) for s in found) == sorted(
         (t, t + length, t % 64) for _, t, length in calls
     )
@@ -393,4 +393,4 @@ def test_a_large_run_costs_at_most_fifty_bytes_a_call_with_size_and_flow(tmp_pat
         for k in range(20_000)
     ]
     export(tmp_path, [partition(0, ops)])
-    assert (tmp_path / OUTPUT).stat().st_size / len(ops) < 50
+    assert (tmp_path / TRACE).stat().st_size / len(ops) < 50

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import sync_playwright
 
 from sigmatrace import api
 from sigmatrace.testing.scenarios import generate
+from tests.browser import alone, chromium
 
-CHROMIUM = shutil.which("chromium")
 TABLE = "table-communication-rank"
 
 
@@ -26,25 +24,14 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with sync_playwright() as started:
-        chromium = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
+    with chromium() as started:
+        yield started
 
 
 @pytest.fixture
 def page(browser: Any, path: Path) -> Iterator[Any]:
-    context = browser.new_context(viewport={"width": 1200, "height": 900})
-    opened = context.new_page()
-    faults: list[str] = []
-    opened.on("console", lambda message: faults.append(message.text))
-    opened.on("pageerror", lambda error: faults.append(str(error)))
-    opened.on("request", lambda request: faults.append(request.url))
-    opened.goto(path.as_uri())
-    yield opened
-    context.close()
-    # The page itself is the only thing that was asked for, whatever a test did to it.
-    assert faults == [path.as_uri()]
+    with alone(browser, path) as opened:
+        yield opened
 
 
 def column(page: Any, at: int) -> list[str]:

@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 import pytest
 
 from sigmatrace import api
-from sigmatrace.export.perfetto import OUTPUT
+from sigmatrace.layout import TRACE
 from sigmatrace.testing.write import RankFile, records
 from sigmatrace.trace_format import Dir, Kind, Layer, Op, Queue, Schema
 from tests.perfetto_queries import SLICES, depths
@@ -67,7 +67,7 @@ def test_rank_files_of_verbs_make_a_balanced_ledger_and_a_whole_trace(tmp_path, 
     assert (counts["cqe_records"], counts["request_records"]) == (100, 50)
     assert (counts["cqe_left_out"], counts["request_left_out"]) == (0, 50)
     assert counts["flows"] == 50
-    tp = trace_processor(result.out / OUTPUT)
+    tp = trace_processor(result.out / TRACE)
     assert tp.problems() == []
     rows = [row for row in tp.query(SLICES) if row["path"] == "QPs/QP 0x11 → rank 1"]
     assert [(row["dur"], row["name"]) for row in rows] == [(40, "send")] * 50
@@ -147,7 +147,7 @@ def test_messages_behind_a_loss_are_not_paired_without_a_word(tmp_path, trace_pr
     assert sum(pair["uncertain"] for pair in pairs) == uncertain
     assert ("behind a loss they are wrong" in result.text()) == (kind == "uc")
     assert ("pairs      4 of 8 messages" in result.text()) == (kind == "uc")
-    tp = trace_processor(result.out / OUTPUT)
+    tp = trace_processor(result.out / TRACE)
     marked = """select count(*) as n from slice s join args a using (arg_set_id)
         join flow f on s.id in (f.slice_in, f.slice_out) where a.key = 'debug.uncertain'"""
     assert tp.query(marked) == [{"n": 2 * uncertain}]

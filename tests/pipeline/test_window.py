@@ -13,7 +13,7 @@ import pytest
 from sigmatrace import api, pipeline
 from sigmatrace.cluster import Threads
 from sigmatrace.errors import ConfigError, DataLossError
-from sigmatrace.export.perfetto import OUTPUT
+from sigmatrace.layout import TRACE
 from sigmatrace.testing.synthetic import generate
 from sigmatrace.testing.synthetic_draw import BASE_NS
 from sigmatrace.testing.synthetic_gpu import GpuRun, generate_gpu
@@ -106,7 +106,7 @@ def test_chunks_that_are_not_needed_are_not_read(whole, tmp_path):
     assert outs[1].ledger["capture"]["window"]["chunks_not_read"] == damaged
     assert outs[1].ledger["lossless"] and outs[1].ledger["balanced"]
     assert outs[0].ledger["records"] == outs[1].ledger["records"]
-    traces = [(one.out / OUTPUT).read_bytes() for one in outs]
+    traces = [(one.out / TRACE).read_bytes() for one in outs]
     assert traces[0] == traces[1]
     with pytest.raises(DataLossError):
         api.run(copy, export="json", out=tmp_path / "strict", strict=True)
@@ -116,7 +116,7 @@ def test_the_trace_of_a_window_has_counters_of_the_whole_run(whole, tmp_path, tr
     folder, of_all = whole
     options = {"overrides": [AS_THEY_ARE, "window=2ms..3ms"]}
     made = api.run(folder, out=tmp_path / "out", **options)
-    tp = trace_processor(made.out / OUTPUT)
+    tp = trace_processor(made.out / TRACE)
     assert tp.problems() == []
     counts = made.ledger["exports"]["perfetto"]
     assert tp.value("select count(*) from slice") == counts["slices"] + counts["instants"]
@@ -168,7 +168,7 @@ def test_a_window_of_a_run_with_gpus(tmp_path, trace_processor):
         length = "duration_ns" if table == "kernels" else "0"
         where = f"t_ns < {end} and (t_ns >= {begin} or t_ns + {length} > {begin})"
         assert rows(made.out, table) == rows(whole.out, table, where), table
-    tp = trace_processor(made.out / OUTPUT)
+    tp = trace_processor(made.out / TRACE)
     assert tp.problems() == []
     counts = made.ledger["exports"]["perfetto"]
     assert tp.value("select count(*) from slice") == counts["slices"] + counts["instants"] > 0
@@ -189,7 +189,7 @@ def test_regions_at_the_edges_of_a_window(whole, tmp_path, trace_processor):
     assert made.ledger["balanced"]
     assert counts["regions_from_before"] == counts["regions_stray_ends"] == before > 0
     assert counts["regions_closed"] == len(spans) - before
-    tp = trace_processor(made.out / OUTPUT)
+    tp = trace_processor(made.out / TRACE)
     assert tp.problems() == []
     assert tp.value("select count(*) from slice") == counts["slices"] + counts["instants"]
     found = tp.query(

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 
 import pytest
 
-needs_pandas = pytest.mark.skipif(
-    importlib.util.find_spec("pandas") is None, reason="pandas is not installed"
-)
 WORK = """
 import sys
 from dataclasses import dataclass
@@ -32,7 +28,6 @@ job.only_work(Chosen({"own": {"_target_": sys.argv[1]}}, {}))
 """
 
 
-@needs_pandas
 @pytest.mark.parametrize(
     ("target", "is_imported"), [("sigmatrace.stages.clock.Clock", False), ("mine.Stage", True)]
 )

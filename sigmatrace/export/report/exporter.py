@@ -4,42 +4,22 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from sigmatrace.export.base import Exported, Exporter, Piece
 from sigmatrace.export.report import barriers, charts, facts, graphs, heat, svg, tables
 from sigmatrace.export.report.flows import drawn_layers, flows
-from sigmatrace.export.report.page import page
+from sigmatrace.export.report.page import Section, page
 from sigmatrace.export.report.shape import Shape
+from sigmatrace.layout import REPORT
 from sigmatrace.partition import Run
 from sigmatrace.schema import Columns
 from sigmatrace.version import version_text
 
-NAME = "report.html"
 FOLDER = "report"
 _ROWS_MOST = 2000
 """Of a table; with more the file would be too large to open."""
-
-
-@dataclass(frozen=True)
-class Section:
-    """Figures of one kind.
-
-    Attributes:
-        anchor: Its id in the page.
-        title: Its heading.
-        figures: Each with its title, text, and SVG.
-        notes: What is not shown.
-        none: What is said if there is no figure.
-    """
-
-    anchor: str
-    title: str
-    figures: Sequence[Mapping[str, str]]
-    notes: Sequence[str]
-    none: str
 
 
 class Report(Exporter):
@@ -100,14 +80,14 @@ class Report(Exporter):
                 "anchors": _anchors([*shown, *processes, *quality]),
             }
         )
-        (staging / NAME).write_text(text, encoding="utf-8")
+        (staging / REPORT).write_text(text, encoding="utf-8")
         counts = {
             "figures": sum(len(one.figures) for one in sections),
             "tables": len(shown) + len(processes) + len(quality),
             "rows_shown": sum(len(one.rows) for one in (*shown, *processes, *quality)),
         }
         hint = "open report.html in any browser; it needs no network"
-        return Exported((NAME, FOLDER), counts, hint)
+        return Exported((REPORT, FOLDER), counts, hint)
 
     def _sections(self, run: Run, folder: Path) -> Iterator[Section]:
         found = [*flows(run)]

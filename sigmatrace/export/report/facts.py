@@ -141,7 +141,7 @@ def _matched(book: Mapping[str, Any]) -> Iterator[Verdict]:
     lacking = ends - sum(own.get(f"{what}_matched", 0) for what in ("sends", "receives"))
     if lacking:
         which = f"{count_text(lacking)} of {counted(ends, 'send or receive', 'sends and receives')}"
-        yield Verdict(False, f"{which} not matched: their other end is not in the data, see below.")
+        yield Verdict(False, f"{which} not matched: their other end is not in the data.")
     elif ends:
         yield Verdict(True, "Every send has its receive, and every receive its send.")
 
@@ -153,14 +153,13 @@ def _clocks(run: Run, book: Mapping[str, Any]) -> Iterator[Verdict]:
         which = f"{count_text(lacking)} of {counted(len(calibrated), 'clock')}"
         yield Verdict(False, f"{which} not calibrated: times between processes are doubtful.")
     if untied := _untied(run):
-        few = f"{', '.join(untied[:NAMED])}{', ...' if len(untied) > NAMED else ''}"
-        which = counted(len(untied), "clock")
-        yield Verdict(False, f"{which} without a bound ({few}): messages do not tell how far off "
-                             "the reference, so times between hosts are doubtful.")  # fmt: skip
+        which = f"{counted(len(untied), 'clock')} without a bound ({listed(untied, NAMED)})"
+        yield Verdict(False, f"{which}: messages do not tell how far off the reference, "
+                             "so times between hosts are doubtful.")  # fmt: skip
     of_messages = book["stages"].get("clock", {}).get("messages", {})
     if unchecked := of_messages.get("not_checked", {}).get("count", 0):
         which = counted(unchecked, "clock")
-        yield Verdict(False, f"{which} not compared with those of other hosts, see below: times "
+        yield Verdict(False, f"{which} not compared with those of other hosts: times "
                              "between hosts are as exact as their wall clocks.")  # fmt: skip
     if backwards := book["stages"].get("messages", {}).get("received_before_sent"):
         which = counted(backwards, "message")

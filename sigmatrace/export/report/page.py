@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,25 @@ _REPORT = {
     "page.",
 }
 """Texts that are others where the page is no report of one run."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """Figures of one kind.
+
+    Attributes:
+        anchor: Its id in the page.
+        title: Its heading.
+        figures: Each with its title, text, and SVG.
+        notes: What is not shown.
+        none: What is said if there is no figure.
+    """
+
+    anchor: str
+    title: str
+    figures: Sequence[Mapping[str, str]]
+    notes: Sequence[str]
+    none: str
 
 
 def page(parts: Mapping[str, Any]) -> str:

@@ -7,17 +7,12 @@ from pyarrow import parquet
 
 from sigmatrace.diff.command import main, parser
 from tests.diff_runs import analysed, write_run
+from tests.said import said_by
 
 
 @pytest.fixture
 def said(capsys):
-    def run(*words):
-        code = main([str(word) for word in words])
-        out, err = capsys.readouterr()
-        assert err.count("\n") == (code != 0), err
-        return code, out, err
-
-    return run
+    return said_by(main, capsys)
 
 
 @pytest.mark.parametrize(

@@ -17,17 +17,12 @@ from pyarrow import parquet
 
 from sigmatrace.query import shipped
 from sigmatrace.query.command import main
+from tests.said import said_by
 
 
 @pytest.fixture
 def said(capsys):
-    def run(*words):
-        code = main([str(word) for word in words])
-        out, err = capsys.readouterr()
-        assert err.count("\n") == (code != 0), err
-        return code, out, err
-
-    return run
+    return said_by(main, capsys)
 
 
 def test_the_list_has_each_with_a_line(said):
