@@ -20,6 +20,7 @@ NAMES = {
     "pack_cost": "CPU time and bytes an event of packing, and of reading packed files",
     "table1": "43 M operations and more: time, memory, size",
     "scaling": "what grows with ranks and events: the constants of docs/cluster.md",
+    "browser_load": "how long a trace takes to open in a browser, and its memory",
     "width": "many rank files, and ranks that all talk to all",
 }
 """What each measures, by name."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
 import gc
 import os
 import signal
 import sys
-from typing import Any, NoReturn
+from typing import Any
 
 
 def main() -> int:
@@ -28,9 +27,9 @@ def main() -> int:
         return 0
     signal.signal(signal.SIGTERM, _terminated)
     gc.disable()  # what imports make stays; the first job enables it
-    from sigmatrace import cli, compose_ahead
+    from sigmatrace import alone, cli, compose_ahead
 
-    _leave(cli.main(words, compose_ahead.start(words)))
+    alone.leave(cli.main(words, compose_ahead.start(words)))
 
 
 def _terminated(number: int, *_: Any) -> None:
@@ -38,13 +37,6 @@ def _terminated(number: int, *_: Any) -> None:
     os.write(2, b"terminated; the same command goes on from the partitions that are done\n")
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
-
-
-def _leave(code: int) -> NoReturn:
-    """End the process at once: to take apart all that was imported takes a while."""
-    atexit._run_exitfuncs()
-    print(end="", file=sys.stderr, flush=True)
-    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
+from sigmatrace import alone
 from sigmatrace.capture.arguments import Parser, exit_code
 from sigmatrace.errors import OutputError
 
@@ -20,8 +22,13 @@ exit codes: 0 done, 1 own bug, 2 option, 3 no run, 4 unknown version, 6 output, 
 """
 
 
+def process() -> NoReturn:
+    """Run the command as all that this process does."""
+    alone.run(main)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point of the command; returns its exit code."""
+    """Run the command; return its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     return exit_code(NAME, words, lambda: _run(parser().parse_args(words)))
 
@@ -76,4 +83,4 @@ def parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    process()

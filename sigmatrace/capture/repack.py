@@ -27,7 +27,9 @@ Turn = Callable[[Bytes, items.Chunk], Bytes]
 """Makes another chunk item of one."""
 
 _LAYOUTS = {int(schema): dtype for schema, dtype in RECORDS.items()}
-_CHOICE_CHUNKS = 32
+_CHOICE_CHUNKS = 128
+_WORSE = 1.25
+"""Bytes of a record, to those of the chunk for which its way was chosen, that ask for a new one."""
 _COPY_BYTES = 1 << 20
 _PAGE_BYTES = 4096
 _PAD_BYTES = -items.CHUNK_HEAD_BYTES % 8
@@ -67,10 +69,16 @@ class Rewritten:
 
 @dataclass
 class _Choice:
-    """How the chunks of a schema are packed; chosen anew from time to time."""
+    """How the chunks of a schema are packed.
 
-    columns: Sequence[Column] = ()
-    chunks: int = 0
+    It is chosen anew where it becomes worse, and from time to time.
+    """
+
+    columns: Sequence[Column]
+    record_bytes: float
+    """Of the chunk for which it was chosen."""
+    left: int = _CHOICE_CHUNKS
+    """Chunks until then."""
 
 
 class _Room:
@@ -100,11 +108,7 @@ class Packer:
             return item
         raw = np.frombuffer(item, np.uint8)
         records = raw[items.CHUNK_HEAD_BYTES :]
-        choice = self._choices.setdefault(chunk.schema, _Choice())
-        if choice.chunks % _CHOICE_CHUNKS == 0:
-            choice.columns = choose(records, dtype)
-        choice.chunks += 1
-        data = pack(records, choice.columns)
+        data = self._packed(records, chunk, dtype)
         if len(data) >= records.size:
             return item
         again = self._again.of(records.size)
@@ -112,6 +116,18 @@ class Packer:
         if not np.array_equal(again.view(np.uint32), records.view(np.uint32)):
             raise AssertionError(f"a chunk of schema {chunk.schema} does not come back")
         return items.with_data(item, CODEC_PACKED, data)
+
+    def _packed(self, records: np.ndarray, chunk: items.Chunk, dtype: np.dtype) -> bytes:
+        """Return the packed data of a chunk."""
+        choice = self._choices.pop(chunk.schema, None)
+        columns = choice.columns if choice else choose(records, dtype)
+        data = pack(records, columns)
+        each = len(data) / chunk.records
+        choice = choice or _Choice(columns, each)
+        choice.left -= 1
+        if choice.left and each <= choice.record_bytes * _WORSE:
+            self._choices[chunk.schema] = choice
+        return data
 
 
 def unpack_item(item: Bytes, chunk: items.Chunk) -> Bytes:

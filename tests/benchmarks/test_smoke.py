@@ -67,6 +67,13 @@ def test_width_has_the_peak_of_its_own_process() -> None:
     assert all(30 < peak < 600 for peak in values(text, r"peak (\d+) MB; \d+ tasks$"))
 
 
+def test_a_browser_has_the_slices_of_the_ledger() -> None:
+    text = printed("browser_load", "--ranks", "3", "--events", "600")
+    assert values(text, r"^(\d+) slices and instants of 3 ranks") == [600]
+    assert values(text, r"time line after ([\d.]+) s")[0] > 0
+    assert values(text, r"browser (\d+) MB")[0] > 50
+
+
 def test_scaling_counts_tasks_and_bytes() -> None:
     text = printed("scaling", "--ranks", "3", "--events", "400")
     assert values(text, r"^events +(\d+)$") == [1200]

@@ -285,10 +285,10 @@ def test_a_termination_is_said_and_ends_the_process_as_ever():
 def test_a_plain_run_leaves_hydra_to_the_process_that_composes(small, tmp_path):
     code = (
         "import sys\n"
-        "from sigmatrace import __main__, compose_ahead\n"
+        "from sigmatrace import __main__, alone, compose_ahead\n"
         "compose_ahead.os.sched_getaffinity = lambda pid: {0, 1}\n"
         "heavy = {'hydra', 'omegaconf', 'dask', 'matplotlib', 'pandas', 'pyarrow.acero'}\n"
-        "__main__._leave = lambda code: print(code, heavy & set(sys.modules))\n"
+        "alone.leave = lambda code: print(code, heavy & set(sys.modules))\n"
         f"sys.argv = ['x', {f'run={small}'!r}, {f'out={tmp_path}/out'!r}]\n"
         "__main__.main()"
     )

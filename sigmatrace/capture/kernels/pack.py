@@ -172,12 +172,18 @@ def restore(
     used = 0
     for c in range(len(columns)):
         at, width, how = columns[c, :3]
-        rests[:] = bases[c] if how == NONE else np.uint64(0)
+        least = bases[c] if how == NONE else np.uint64(0)
+        if planes[c] == 0:
+            rests[:] = least
         for k in range(planes[c]):
             plane = stored[used : used + len(rests)]
             shift = np.uint64(8 * k)
-            for i in range(len(rests)):
-                rests[i] += np.uint64(plane[i]) << shift
+            if k == 0:
+                for i in range(len(rests)):
+                    rests[i] = least + plane[i]
+            else:
+                for i in range(len(rests)):
+                    rests[i] += np.uint64(plane[i]) << shift
             used += len(rests)
         if how != NONE:
             latest[:] = bases[c]
