@@ -13,6 +13,7 @@ import ctypes
 import fcntl
 import functools
 import importlib
+import logging
 import multiprocessing
 import os
 import signal
@@ -26,6 +27,7 @@ from typing import Any
 _SECOND = "SIGMATRACE_IS_SECOND_COMPILER"
 _CLAIMS = "SIGMATRACE_CLAIMED_KERNELS"
 _PR_SET_PDEATHSIG = 1
+_TOLD = "kernels: compiled now, as they run for the first time on this machine; takes some seconds"
 _claims = int(os.environ[_CLAIMS]) if _CLAIMS in os.environ else None
 """The file whose bytes are locked, if there are two processes."""
 
@@ -35,11 +37,14 @@ def start() -> None:
     """Start the second process, once, for the kernels of all modules that are imported by now.
 
     This process stops it when it ends itself. Without a second core, and in a process that is a
-    worker of another one, there is none.
+    worker of another one, there is none. Who waits is told so: unless logging is set up otherwise,
+    on stderr.
     """
+    if _SECOND in os.environ or multiprocessing.parent_process() is not None:
+        return
+    logging.getLogger(__name__).warning(_TOLD)
     names = [name for name in list(sys.modules) if ".kernels." in name]
-    is_second = _SECOND in os.environ or multiprocessing.parent_process() is not None
-    if len(os.sched_getaffinity(0)) < 2 or is_second or not names:
+    if len(os.sched_getaffinity(0)) < 2 or not names:
         return
     path = os.pathsep.join(word for word in sys.path if word)
     global _claims

@@ -128,12 +128,13 @@ def started(monkeypatch):
         os.close(*told["pass_fds"])
 
 
-def test_ahead_is_started_once_with_what_is_called_last_first(started):
+def test_ahead_is_started_once_with_what_is_called_last_first(started, caplog):
     kernel_ahead.start.cache_clear()
     kernel_ahead.start()
     kernel_ahead.start()
     ((words, _),) = started
     assert words.index(packets.__name__) < words.index(order.__name__) < words.index(rows.__name__)
+    assert [one.startswith("kernels: compiled now") for one in caplog.messages] == [True]
 
 
 def test_without_a_second_process_to_be_had_the_first_one_goes_on(monkeypatch):
@@ -148,11 +149,12 @@ def test_without_a_second_process_to_be_had_the_first_one_goes_on(monkeypatch):
     os.close(kernel_ahead._claims)
 
 
-def test_on_one_core_nothing_is_compiled_ahead(monkeypatch):
+def test_on_one_core_nothing_is_compiled_ahead(monkeypatch, caplog):
     monkeypatch.setattr(kernel_ahead.subprocess, "Popen", None)
     monkeypatch.setattr(kernel_ahead.os, "sched_getaffinity", lambda _: {0})
     kernel_ahead.start.cache_clear()
     assert kernel_ahead.start() is None
+    assert len(caplog.messages) == 1  # who waits knows why
 
 
 def test_a_kernel_keeps_its_name_and_text():
