@@ -4,6 +4,7 @@ A run is generated and correlated, its trace opened in headless Chromium. The tr
 the browser must count the slices that the ledger tells, and find no error in the file.
 
     python -m benchmarks browser_load --events 50000000
+    python -m benchmarks browser_load --ranks 512 --peers 511 --events 1046528
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import argparse
 import shutil
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks import machine, measure, runs
@@ -32,28 +33,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, default=128)
     parser.add_argument("--events", type=int, default=2_000_000, help="operations")
+    parser.add_argument("--peers", type=int, default=8, help="that each rank sends to")
     parser.add_argument("--scratch", type=Path, help="folder to work in; default: /dev/shm")
     options = parser.parse_args(arguments)
     needed = options.events * (runs.RECORD_BYTES + runs.PERFETTO_BYTES)
     with measure.scratch(options.scratch, needed) as folder:
         out = folder / "out"
-        made = measure.apart(correlated, folder, options.ranks, options.events)
+        shape = {"ranks": options.ranks, "events": options.events, "peers": options.peers}
+        made = measure.apart(correlated, folder, shape)
         size = (out / "trace.pftrace").stat().st_size
         print(f"browser_load; {machine.describe()}")
         load_s, draw_s, memory = opened(out, made)
     print(
-        f"{made} slices and instants of {options.ranks} ranks, {size / 1e6:.0f} MB: "
+        f"{made} slices and instants of {options.ranks} ranks with {options.peers} peers, "
+        f"{size / 1e6:.0f} MB: "
         f"time line after {load_s:.1f} s, drawn {draw_s:.1f} s later; "
         f"browser {memory / 1e6:.0f} MB then"
     )
 
 
-def correlated(folder: Path, ranks: int, events: int) -> int:
+def correlated(folder: Path, shape: Mapping[str, int]) -> int:
     """Make a run and its trace, ``folder/out``; return the slices that the ledger tells."""
     from sigmatrace import api
     from sigmatrace.testing.synthetic import generate
 
-    generate(folder / "run", ranks=ranks, events=events)
+    generate(folder / "run", **shape)
     counts = api.run(folder / "run", out=folder / "out").ledger["exports"]["perfetto"]
     return counts["slices"] + counts["instants"]
 
