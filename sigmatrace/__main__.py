@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import sys
@@ -26,8 +25,10 @@ def main() -> int:
         print(version_text())
         return 0
     signal.signal(signal.SIGTERM, _terminated)
-    gc.disable()  # what imports make stays; the first job enables it
-    from sigmatrace import alone, cli, compose_ahead
+    from sigmatrace import alone
+
+    alone.begin()  # the first job lets garbage be searched for again
+    from sigmatrace import cli, compose_ahead
 
     alone.leave(cli.main(words, compose_ahead.start(words)))
 
