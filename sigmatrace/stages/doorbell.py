@@ -20,7 +20,6 @@ from sigmatrace.partition import Partition, Run, column
 from sigmatrace.queue_pairs import DESCRIBED, described
 from sigmatrace.schema import STAGE_TABLES, Columns
 from sigmatrace.stages.base import Stage, SummaryKind
-from sigmatrace.stages.channels import Channels
 from sigmatrace.stages.doorbell_balance import Compared, Counted, compare, whole_slots
 from sigmatrace.stages.doorbell_sums import (
     BATCH,
@@ -102,7 +101,7 @@ class Doorbell(Stage):
     def is_concerned(self, part: Partition) -> bool:
         """Return whether a partition has doorbells, slots, or operations of layer mlx5dv."""
         rows = part.tables["doorbells"].num_rows + part.tables["wqes"].num_rows
-        return rows > 0 or Layer.MLX5DV in Channels.of(part).layer()
+        return rows > 0 or Layer.MLX5DV in part.run.column("channels", "layer")
 
     def summarize(self, part: Partition) -> Rung:
         """Add up the partition's doorbells, slots and operations."""
