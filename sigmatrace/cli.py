@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 
 from sigmatrace import job
 from sigmatrace.compose_ahead import Ahead
-from sigmatrace.text import print_any_letters
+from sigmatrace.errors import ConfigError
+from sigmatrace.text import flush_stdout, print_any_letters, print_no_more
 
 INTERRUPTED = 130
 
@@ -25,12 +26,12 @@ def main(words: Sequence[str], ahead: Ahead | None = None) -> int:
     print_any_letters()
     try:
         code = _run(words, ahead)
-        print(end="", flush=True)
+        flush_stdout()
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print_no_more()
         return job.OWN_BUG
     except Exception as error:
         if "--debug" in words:
@@ -40,6 +41,11 @@ def main(words: Sequence[str], ahead: Ahead | None = None) -> int:
 
 
 def _run(words: Sequence[str], ahead: Ahead | None) -> int:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        hint = "options may be relative to it: change to one that is there"
+        raise ConfigError("the current folder was removed", hint) from None
     if ahead is not None:
         importlib.import_module("sigmatrace.pipeline")  # while the other process composes
         settings = ahead.settings()

@@ -76,7 +76,7 @@ def report(error: Exception) -> int:
 
 def line(error: Exception) -> str:
     """Return what went wrong, as one line."""
-    known = isinstance(error, SigmaTraceError)
+    known = isinstance(error, SigmaTraceError | OSError)
     text = str(error) if known else f"{type(error).__name__}: {error}"
     hint = "" if known else " (a bug of sigmatrace; --debug shows where)"
     return f"sigmatrace-pipeline: error: {' '.join(text.splitlines())}{hint}"

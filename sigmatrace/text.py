@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
 from collections.abc import Sequence
+
+from sigmatrace.errors import OutputError
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
@@ -55,6 +58,28 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+
+
+def flush_stdout() -> None:
+    """Write out what was printed.
+
+    Raises:
+        BrokenPipeError: Nobody reads on.
+        OutputError: It cannot be written.
+    """
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        print_no_more()
+        raise OutputError(f"stdout: {error.strerror}") from error
+
+
+def print_no_more() -> None:
+    """Let what is not written yet go nowhere: at the end of the process it would be tried again."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_any_letters() -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from sigmatrace.errors import ConfigError, SigmaTraceError
-from sigmatrace.text import print_any_letters
+from sigmatrace.text import flush_stdout, print_any_letters, print_no_more
 
 _UNREAD, _INTERRUPTED = 1, 130
 
@@ -27,12 +25,12 @@ def exit_code(name: str, words: Sequence[str], work: Callable[[], None]) -> int:
     print_any_letters()
     try:
         work()
-        sys.stdout.flush()
+        flush_stdout()
     except KeyboardInterrupt:
         print(f"{name}: interrupted", file=sys.stderr)
         return _INTERRUPTED
     except BrokenPipeError:  # nobody reads on
-        _write_no_more()
+        print_no_more()
         return _UNREAD
     except Exception as error:
         if "--debug" in words:
@@ -40,15 +38,9 @@ def exit_code(name: str, words: Sequence[str], work: Callable[[], None]) -> int:
         print(f"{name}: error: {_line(error)}", file=sys.stderr)
         if isinstance(error, SigmaTraceError):
             return error.exit_code
-        _write_no_more()
+        print_no_more()
         return _UNREAD
     return 0
-
-
-def _write_no_more() -> None:
-    """Let what is not written yet go nowhere: at the end of the process it would be tried again."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _line(error: Exception) -> str:

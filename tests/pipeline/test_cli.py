@@ -8,11 +8,13 @@ import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import msgpack
 import pyarrow.parquet as pq
 import pytest
 
+from sigmatrace.errors import ConfigError, OutputError
 from sigmatrace.testing.synthetic import generate
 from sigmatrace.testing.write import header_item, map_item
 from sigmatrace.trace_format import Item
@@ -280,6 +282,30 @@ def test_a_termination_is_said_and_ends_the_process_as_ever():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == -signal.SIGTERM
     assert done.stderr.startswith("terminated; ") and done.stderr.count("\n") == 1
+
+
+def test_a_full_disk_behind_stdout_is_one_line(small, tmp_path):
+    command = [sys.executable, "-m", "sigmatrace", f"run={small}", f"out={tmp_path / 'out'}"]
+    env = {key: text for key, text in os.environ.items() if key != "PYTHONUNBUFFERED"}
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=env)
+    assert done.returncode == OutputError.exit_code
+    assert done.stderr.splitlines()[-1].endswith("error: stdout: No space left on device")
+    assert (tmp_path / "out" / "ledger.json").is_file()
+
+
+def test_a_folder_that_was_removed_is_one_line(small, tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    code = (
+        "import os, sys\n"
+        "from sigmatrace.cli import main\n"
+        f"os.rmdir({str(gone)!r})\n"
+        f"sys.exit(main([{f'run={small}'!r}]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=gone, capture_output=True, text=True)
+    assert done.returncode == ConfigError.exit_code
+    assert "the current folder was removed" in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_a_plain_run_leaves_hydra_to_the_process_that_composes(small, tmp_path):

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from sigmatrace.errors import OutputError
 from sigmatrace.query import shipped
 from sigmatrace.query.command import main
 from tests.said import said_by
@@ -115,8 +116,8 @@ def test_help_and_list_import_no_engine(said, monkeypatch):
 
 def test_output_that_cannot_be_written_is_one_line():
     process = started("--list", stdout=Path("/dev/full"))
-    assert process.returncode == 1
-    assert process.stderr == "sigmatrace-query: error: [Errno 28] No space left on device\n"
+    assert process.returncode == OutputError.exit_code
+    assert process.stderr == "sigmatrace-query: error: stdout: No space left on device\n"
 
 
 def test_a_terminal_without_a_letter_shows_its_number(tmp_path):
@@ -133,6 +134,7 @@ def test_a_terminal_without_a_letter_shows_its_number(tmp_path):
 def started(*words: object, stdout: Path | None = None, encoding: str = "utf-8"):
     path = os.pathsep.join(filter(None, sys.path))
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONIOENCODING": encoding}
+    environment.pop("PYTHONUNBUFFERED", None)  # each line would be written by itself
     command = [sys.executable, "-m", "sigmatrace.query", *map(str, words)]
     with stdout.open("w") if stdout else contextlib.nullcontext(subprocess.PIPE) as out:
         return subprocess.run(
