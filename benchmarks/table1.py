@@ -89,9 +89,11 @@ class Row:
             chosen += (f"export.perfetto.window={options.window}",)
         full = runs.pipeline(run, folder / "out", *chosen)
         traffic = runs.pipeline(run, folder / "out", "export=json")
-        traffic()  # compiles kernels, and reads the input into memory as far as it fits
+        tiny = runs.synthetic(folder / "tiny", ranks=2, events=4)
+        runs.pipeline(tiny, folder / "out", *chosen)()  # compiles kernels
+        traffic()  # reads the input into memory as far as it fits
         costs = full(), traffic()
-        pack, packed_bytes = packed(run, folder / "packed")
+        pack, packed_bytes = packed(run, tiny, folder / "packed")
         return cls(run, generate_s, *costs, full.output_bytes("parquet/"), pack, packed_bytes)
 
     @property
@@ -100,10 +102,9 @@ class Row:
         return f"{self.run.events / 1e6:.4g} M"
 
 
-def packed(run: runs.Synthetic, out: Path) -> tuple[Cost, int]:
+def packed(run: runs.Synthetic, tiny: runs.Synthetic, out: Path) -> tuple[Cost, int]:
     """Pack a run, and see that it is read directly; return the cost and the bytes."""
-    tiny = runs.synthetic(out.parent / "tiny", ranks=2, events=4).folder
-    measure.run([*PACK, str(tiny), "-o", str(out.parent / "tiny-packed")])  # compiles kernels
+    measure.run([*PACK, str(tiny.folder), "-o", str(out.parent / "tiny-packed")])  # compiles
     cost = measure.run([*PACK, str(run.folder), "-o", str(out)])
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     runs.pipeline(runs.Synthetic(out, run.counts, size), out.parent / "again", "export=json")()

@@ -35,7 +35,7 @@ def main() -> int:
 
 def _terminated(number: int, *_: Any) -> None:
     """Say so, and end by the signal itself: what is done is kept for the next run to go on with."""
-    os.write(2, b"terminated; the same command goes on from the partitions that are done\n")
+    os.write(2, b"terminated; the same command goes on from what is done (not with resume=none)\n")
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
 

@@ -18,15 +18,12 @@ import pyarrow
 
 _NO_MATTER = ("cluster", "out", "overwrite", "plan", "resume", "strict")
 """Options that do not change what partitions make."""
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def fingerprint(
     options: Mapping[str, Any], files: Iterable[str], steps: Iterable[object]
 ) -> dict[str, str]:
-    """Return digests of options, trace files, code and the boot, by what they are of.
-
-    After a reboot it is another one: what was written before may not have reached the disk.
+    """Return digests of options, trace files and code, by what they are of.
 
     Args:
         options: All options by name.
@@ -38,7 +35,6 @@ def fingerprint(
         "trace files": _states(files),
         "code": _states(sorted(set(_code(steps)))),
         "packages": [*(one.__version__ for one in (numba, numpy, pyarrow)), version("scipy")],
-        "boot of the machine": _BOOT_ID.read_text() if _BOOT_ID.is_file() else "",
     }
     return {what: _digest(value) for what, value in whole.items()}
 

@@ -27,6 +27,8 @@ from sigmatrace.layout import LEDGER, RUN, SUMMARY
 KEPT = "finished work is kept, and the next run with the same options goes on with it"
 PARTIAL, OLD = ".partial", ".old"
 _FINGERPRINT, _LOCK = ".fingerprint", ".lock"
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_BOOT = "boot of the machine"
 
 
 class Output:
@@ -67,6 +69,9 @@ class Output:
             raise OutputError(f"{self.place} cannot be an output folder", "give out=DIR")
         self.staging = _named(self.place, os.getpid(), _born(os.getpid()))
         self._is_kept = bool(fingerprint) and resume != "none"
+        if fingerprint:
+            boot = _BOOT_ID.read_text() if _BOOT_ID.is_file() else ""
+            fingerprint = {**fingerprint, _BOOT: boot}
         self._lock = -1
         try:
             self.place.parent.mkdir(parents=True, exist_ok=True)
@@ -80,7 +85,7 @@ class Output:
         left = _left(self.place, any_host=resume == "any")
         check(self.place, overwrite=self.overwrite)
         check_alone(self.place)
-        unfit = {one: _unfit(one, fingerprint, resume) for one in left}
+        unfit = {one: _unfit(one, host, fingerprint, resume) for one, host in left.items()}
         taken = next((one for one in left if not unfit[one]), None)
         for one in left:
             if one == taken:
@@ -254,22 +259,22 @@ def _named(place: Path, pid: int, born: int) -> Path:
     return place.with_name(f".{place.name}.{socket.gethostname()}-{pid}-{born}{PARTIAL}")
 
 
-def _left(place: Path, *, any_host: bool) -> list[Path]:
-    """Return the folders of killed runs beside ``place``; bring an old output back.
+def _left(place: Path, *, any_host: bool) -> dict[Path, str]:
+    """Return folders of killed runs beside ``place``, with their hosts; bring an old output back.
 
     Args:
         place: Where the output shall be.
         any_host: Those of other hosts, too, which may be alive.
     """
     here = socket.gethostname()
-    found = []
+    found = {}
     for left, host, pid in _stagings(place):
         if pid or left.stat().st_uid != os.getuid() or (host != here and not any_host):
             continue
         if left.suffix == OLD and not place.exists():
             left.rename(place)  # killed between the two renames
         else:
-            found.append(left)
+            found[left] = host
     return found
 
 
@@ -327,15 +332,24 @@ def _is_held(staging: Path) -> bool:
     return False
 
 
-def _unfit(staging: Path, fingerprint: Mapping[str, str], resume: str) -> str:
-    """Return why a staging folder cannot be taken over, "" if it can."""
+def _unfit(staging: Path, host: str, fingerprint: Mapping[str, str], resume: str) -> str:
+    """Return why a staging folder cannot be taken over, "" if it can.
+
+    After a reboot what its host wrote before may not have reached the disk. How another host was
+    booted says nothing of that, and nobody here can know it.
+    """
     if resume == "none":
         return "resume=none"
     try:
         before = json.loads((staging / _FINGERPRINT).read_text())
-        differing = [what for what in fingerprint if before.get(what) != fingerprint[what]]
+        known = fingerprint.keys() - ({_BOOT} if host != socket.gethostname() else set())
+        differing = [
+            what for what in fingerprint if what in known and before.get(what) != fingerprint[what]
+        ]
     except (OSError, ValueError, AttributeError):
         return "it does not say what it is of"
+    if host != socket.gethostname():
+        differing = [what for what in differing if what != _BOOT]
     if differing:
         return f"other {' and '.join(differing)}"
     return "" if fingerprint else "nothing is known of this run"

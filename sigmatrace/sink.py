@@ -15,13 +15,13 @@ import os
 import pickle
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from sigmatrace.errors import OutputError
+from sigmatrace.errors import ClusterError, OutputError
 
 Streams = Mapping[str, Sequence[bytes | memoryview]]
 WAITING_BYTES_MAX = 64 << 20
@@ -58,17 +58,20 @@ class _Records:
 
     def record(self, number: int) -> Any:
         """Return what was left of a partition, None if nothing was."""
-        return self._load(number).value
+        return self._left(number).value
 
     def _path(self, number: int, stream: str = "") -> Path:
         part = f".{stream}.part" if stream else ""
         return self._folder / f".{self._name}.{number}{part}"
 
     def _load(self, number: int) -> _Record:
-        try:
-            return _Record(*pickle.loads(self._path(number).read_bytes()))
-        except Exception:  # pickle raises anything: a damaged record is none
-            return _Record()
+        return _Record(*pickle.loads(self._path(number).read_bytes()))
+
+    def _left(self, number: int) -> _Record:
+        """Return a record that an earlier sink may have left; a damaged one is none."""
+        with suppress(Exception):  # pickle raises anything
+            return self._load(number)
+        return _Record()
 
     def _dumped(self, streams: Streams, value: Any, files: Iterable[str]) -> bytes:
         """Return a record as it is written."""
@@ -190,7 +193,7 @@ class Sink(_Records):
         aside = {int(name.partition(".")[0]) for name in names if name.endswith(".part")}
         ends = self._ends
         while self._next in records - aside:
-            record = self._load(self._next)
+            record = self._left(self._next)
             after = {name: ends.get(name, 0) + size for name, size in record.sizes.items()}
             is_there = all(self._size(name) >= end for name, end in after.items())
             if not (is_there and self._is_whole(record)):
@@ -198,7 +201,7 @@ class Sink(_Records):
             ends.update(after)
             self._next += 1
         for number in sorted(one for one in records if one >= self._next):
-            record, part = self._load(number), partial(self._path, number)
+            record, part = self._left(number), partial(self._path, number)
             is_there = all(self._size(part(x).name) == size for x, size in record.sizes.items())
             if is_there and self._is_whole(record):
                 self._waiting[number] = None
@@ -247,7 +250,7 @@ class Sink(_Records):
 
     def _take_in(self, number: int) -> int:
         """Copy what was set aside to the end of its streams; return how many bytes waited."""
-        paths = {name: self._path(number, name) for name in self._load(number).sizes}
+        paths = self._aside(number)
         for name, path in paths.items():
             file = self._stream(name)
             with path.open("rb") as part:
@@ -256,6 +259,27 @@ class Sink(_Records):
         for path in paths.values():
             path.unlink()
         return 0
+
+    def _aside(self, number: int) -> dict[str, Path]:
+        """Return the files of what was set aside, by stream.
+
+        Raises:
+            ClusterError: They are not there as their worker wrote them.
+        """
+        try:
+            sizes = self._load(number).sizes
+        except Exception as error:  # pickle raises anything
+            raise _unseen(number, f"{type(error).__name__}: {error}") from error
+        paths = {name: self._path(number, name) for name in sizes}
+        for name, path in paths.items():
+            if self._size(path.name) != sizes[name]:
+                raise _unseen(number, f"{path.name} does not have {sizes[name]} bytes")
+        return paths
+
+
+def _unseen(number: int, why: str) -> ClusterError:
+    what = f"what a worker wrote of partition {number} is not there ({why})"
+    return ClusterError(what, "each worker must see the output's folder as this process does")
 
 
 def _sizes(streams: Streams) -> dict[str, int]:

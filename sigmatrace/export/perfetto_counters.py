@@ -114,14 +114,15 @@ def amounts_of(part: Partition, tracks: Tracks) -> np.ndarray:
     shift = _BIN_SHIFT_MIN
     while (int(t_ns.max()) >> shift) - (int(t_ns.min()) >> shift) >= TIMELINE_BINS:
         shift += 1
-    streams, place = np.unique(stream, return_inverse=True)
-    first = int(t_ns.min()) >> shift
-    cell = place * TIMELINE_BINS + ((t_ns >> shift) - first)
-    size_bytes = np.bincount(cell, part.column("ops", "size_bytes")[mine].astype(np.float64))
+    bins = t_ns >> shift
+    first = int(bins.min())
+    # Most queue pairs have rows in few bins: there is no place for what has none.
+    cells, place = np.unique(stream * TIMELINE_BINS + (bins - first), return_inverse=True)
+    size_bytes = np.bincount(place, part.column("ops", "size_bytes")[mine].astype(np.float64))
     used = np.flatnonzero(size_bytes)
     amounts = np.empty(used.size, AMOUNT)
-    amounts["stream"] = streams[used // TIMELINE_BINS]
-    amounts["begin_ns"] = (used % TIMELINE_BINS + first) << shift
+    amounts["stream"] = cells[used] // TIMELINE_BINS
+    amounts["begin_ns"] = (cells[used] % TIMELINE_BINS + first) << shift
     amounts["size_bytes"] = size_bytes[used]
     return amounts
 

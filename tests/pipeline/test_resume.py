@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sigmatrace import api, passes
+from sigmatrace import api, output, passes
 from sigmatrace.errors import ClusterError, ConfigError
 from sigmatrace.testing.synthetic import generate
 from tests import mishap
@@ -192,10 +192,7 @@ def test_nothing_is_taken_over_of_another_run(run, reads, what, said, tmp_path, 
         first.unlink()
         first.write_bytes(data)
     elif what == "reboot":
-        from sigmatrace import fingerprint
-
-        (tmp_path / "boot").write_text("another")
-        monkeypatch.setattr(fingerprint, "_BOOT_ID", tmp_path / "boot")
+        reboot(tmp_path, monkeypatch)
     elif what == "told":
         options = ["resume=none"]
     else:
@@ -208,8 +205,14 @@ def test_nothing_is_taken_over_of_another_run(run, reads, what, said, tmp_path, 
     assert not [path for path in run.iterdir() if path.name.startswith(".")]
 
 
-def test_another_host_only_when_told_so(run, reads, whole):
+def reboot(folder, monkeypatch):
+    (folder / "boot").write_text("another")
+    monkeypatch.setattr(output, "_BOOT_ID", folder / "boot")
+
+
+def test_another_host_only_when_told_so(run, reads, whole, tmp_path, monkeypatch):
     left = kill(run, 3)
+    reboot(tmp_path, monkeypatch)  # as it was booted by itself
     here = os.uname().nodename
     left = left.rename(left.with_name(left.name.replace(f".{here}-", ".elsewhere-")))
     reads.clear()

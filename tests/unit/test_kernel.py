@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -145,7 +146,7 @@ def test_without_a_second_process_to_be_had_the_first_one_goes_on(monkeypatch):
     monkeypatch.setattr(kernel_ahead.os, "sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr(kernel_ahead, "_claims", None)
     kernel_ahead.start.cache_clear()
-    assert kernel_ahead.start() is None
+    kernel_ahead.start()
     os.close(kernel_ahead._claims)
 
 
@@ -153,7 +154,7 @@ def test_on_one_core_nothing_is_compiled_ahead(monkeypatch, caplog):
     monkeypatch.setattr(kernel_ahead.subprocess, "Popen", None)
     monkeypatch.setattr(kernel_ahead.os, "sched_getaffinity", lambda _: {0})
     kernel_ahead.start.cache_clear()
-    assert kernel_ahead.start() is None
+    kernel_ahead.start()
     assert len(caplog.messages) == 1  # who waits knows why
 
 
@@ -181,6 +182,8 @@ from sigmatrace import kernel_ahead
 found = [kernel_ahead.try_claim(name) for name in ("held here", "free")]
 kernel_ahead.release("free")
 print(*found, flush=True)
+kernel_ahead.claim("held here")
+print("now it is mine", flush=True)
 sys.stdin.read()
 """
 
@@ -200,6 +203,10 @@ def test_what_one_process_compiles_the_other_one_leaves_alone_or_waits_for(monke
     ) as other:
         assert other.stdout.readline() == "False True\n"
         assert kernel_ahead.try_claim("free")
+        assert select.select([other.stdout], [], [], 0)[0] == []
+        kernel_ahead.release("held here")
+        assert other.stdout.readline() == "now it is mine\n"
+        assert not kernel_ahead.try_claim("held here")
     os.close(claims)
 
 

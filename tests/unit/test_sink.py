@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sigmatrace import sink as module
-from sigmatrace.errors import OutputError
+from sigmatrace.errors import ClusterError, OutputError
 from sigmatrace.sink import Sink
 
 PARTS = st.lists(st.lists(st.binary(max_size=40), max_size=3), min_size=1, max_size=8)
@@ -163,6 +163,23 @@ def test_a_damaged_record_is_none(tmp_path):
         assert (sink.resumed, sink.record(0), sink.record(1)) == (1, 0, None)
         sink.put(1, {"a": [b"xyz"]}, 1)
     assert (tmp_path / "a").read_bytes() == b"xyzxyz"
+
+
+@pytest.mark.parametrize("harm", ["no record", "half a record", "no bytes", "a byte less"])
+def test_what_a_worker_wrote_and_nobody_sees_is_no_empty_partition(tmp_path, harm):
+    with Sink(tmp_path, "events") as sink:
+        pickle.loads(pickle.dumps(sink)).put(0, {"a": [b"xyz"]}, "value")
+        record, part = tmp_path / ".events.0", tmp_path / ".events.0.a.part"
+        if harm == "no record":
+            record.unlink()
+        elif harm == "half a record":
+            record.write_bytes(record.read_bytes()[:10])
+        elif harm == "no bytes":
+            part.unlink()
+        else:
+            part.write_bytes(b"xy")
+        with pytest.raises(ClusterError, match="of partition 0 is not there"):
+            sink.finish(1)
 
 
 @pytest.mark.parametrize("is_here", [True, False])
