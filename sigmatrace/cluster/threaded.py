@@ -1,7 +1,7 @@
 """Runs a Dask graph on threads of this process, in the order in which it is written.
 
 Dask's own scheduler takes partitions in an order of its own, and its import longer than many a
-run (``docs/decisions/0018``). Graphs here are trees of tasks, in the form that Dask takes.
+run (``docs/decisions/0018``). Graphs are in the form that Dask takes: tasks without cycles.
 """
 
 from __future__ import annotations
