@@ -143,6 +143,9 @@ def _override(word: str, command: Command) -> str:
         hint = f"did you mean run={word}?" if Path(word).is_dir() else "options are KEY=VALUE"
         raise ConfigError(f"{word!r} is not an option", hint)
     bare = key.lstrip("+")
+    if _goes_on(value) and bare not in LITERAL and (bare not in PATHS or command.multirun):
+        hint = "no space after the comma, or quotes around the whole option"
+        raise ConfigError(f"{word!r} ends within a list", hint)
     if bare in PATHS:
         return f"{bare}={_paths(bare, value, command.multirun)}"
     if bare in LITERAL and value not in ("", "null") and value[0] not in "'\"":
@@ -150,6 +153,11 @@ def _override(word: str, command: Command) -> str:
     if bare == "hydra.searchpath":
         command.folders += _searchpath(value)
     return f"{bare}{equals}{value}" if bare in GROUPS else word
+
+
+def _goes_on(value: str) -> bool:
+    """Return whether a value was torn at a space, as the shell does with ``[A, B]``."""
+    return value.endswith(",") or (value.startswith("[") and "]" not in value)
 
 
 def _paths(key: str, value: str, several: bool) -> str:

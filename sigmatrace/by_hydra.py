@@ -17,6 +17,7 @@ from omegaconf import DictConfig
 from sigmatrace import argv, config, job, mistakes, multirun
 from sigmatrace.compose import composed
 from sigmatrace.errors import ClusterError, ConfigError
+from sigmatrace.text import listed
 
 
 def run(words: Sequence[str]) -> int:
@@ -109,8 +110,10 @@ class _Jobs:
             print(f"{one.title}: {'failed' if one.code else one.said}")
             self.outcomes.append(one)
         if self.outcomes:
-            failed = sum(one.code != 0 for one in self.outcomes)
-            print(f"{len(self.outcomes) - failed} done, {failed} failed", flush=True)
+            failed = [f"job {one.number}" for one in self.outcomes if one.code]
+            which = f": {listed(failed)}" if failed else ""
+            done = len(self.outcomes) - len(failed)
+            print(f"{done} done, {len(failed)} failed{which}", flush=True)
 
     def _one_of_several(self, options: DictConfig) -> None:
         known = HydraConfig.get()

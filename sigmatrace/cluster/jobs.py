@@ -206,7 +206,7 @@ def _cluster_type(kind: str) -> Any:
     except ImportError as error:
         raise ConfigError(
             f"cluster={kind} needs dask-jobqueue, which is not installed",
-            "pip install '.[cluster]' in a checkout of sigmatrace",
+            "pip install -e '.[cluster]' in a checkout of sigmatrace",
         ) from error
     finally:
         for one, handler in handlers.items():

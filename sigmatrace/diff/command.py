@@ -37,7 +37,7 @@ threshold or more is reported. With several, only what also exceeds the noise.
 
 exit codes: 0 nothing changed that counts, {CHANGED} something did (--fail-on), 1 own bug or nobody
 read the output to its end, 2 option, 3 no run, no output or no tables, 4 damaged tables, 6 the page
-cannot be written, 130 interrupted; with a window also the pipeline's
+cannot be written, 11 too many members of a kind, 130 interrupted; with a window also the pipeline's
 """
 
 
@@ -128,6 +128,7 @@ def _run(options: argparse.Namespace) -> bool:
     )
     for side, runs in zip("ab", (a, b), strict=True):
         _refuse_twice(side, runs)
+    _refuse_on_both(a, b)
     found = compare(a, b, options.threshold)
     doubts = quality.attention(a, b)
     if options.html is not None:
@@ -157,6 +158,21 @@ def _refuse_twice(side: str, runs: Sequence[Source]) -> None:
             what = f"-{side}: {seen[run.place]} and {run.name} are one run"
             raise ConfigError(what, "name each run once: noise is what differs between runs")
         seen[run.place] = run.name
+
+
+def _refuse_on_both(a: Sequence[Source], b: Sequence[Source]) -> None:
+    """Refuse a run on both sides of several: they would differ less than what they stand for.
+
+    One run against itself is a way to see that nothing differs.
+
+    Raises:
+        ConfigError: There is one.
+    """
+    of_a = {(run.place, run.window_ns) for run in a}
+    twice = [run.name for run in b if (run.place, run.window_ns) in of_a]
+    if twice and len(a) + len(b) > 2:
+        hint = "name each run on one side: what sides share tells neither change nor noise"
+        raise ConfigError(f"{twice[0]} is on both sides", hint)
 
 
 def _sides(options: argparse.Namespace) -> tuple[list[Path], list[Path]]:

@@ -15,7 +15,7 @@ from pyarrow import parquet
 
 from sigmatrace.code_words import OWN
 from sigmatrace.errors import ChunkFormatError, RunNotFoundError
-from sigmatrace.layout import LEDGER, RUN, command, facts_in, file_of, find
+from sigmatrace.layout import LEDGER, facts_in, file_of, find, making, traced
 from sigmatrace.partition import arrow_type, column
 
 TABLES = (
@@ -83,13 +83,11 @@ def opened(place: Path, window: str | None) -> Source:
 
 
 def _output(place: Path) -> Source:
-    made = command(_traced(place), "preset=analysis")
-    again = f"make it by: {made} overwrite=true"
+    again = making(place, "preset=analysis")
     try:
         folder = find(place)
     except RunNotFoundError as error:
-        hint = f"make them by: {made}" if place.exists() else error.hint
-        raise RunNotFoundError(error.what, hint) from None
+        raise RunNotFoundError(error.what, again if place.exists() else error.hint) from None
     missing = [name for name in TABLES if not file_of(folder, name).exists()]
     if missing:
         what = f"{place}: no table {missing[0]} there"
@@ -121,10 +119,10 @@ def _output(place: Path) -> Source:
 def _window(place: Path, window: str) -> Source:
     from sigmatrace import api  # slow to import
 
-    traced = _traced(place)
+    run = traced(place) or place
     with tempfile.TemporaryDirectory(prefix="sigmatrace-diff-") as out:
         done = api.run(
-            traced,
+            run,
             export="json",
             out=Path(out) / "out",
             stage=_STAGES,
@@ -138,12 +136,4 @@ def _window(place: Path, window: str) -> Source:
             table = table.filter(pc.equal(table.column("level"), level))
         return table.select(columns or table.column_names)
 
-    return Source(f"{place} ({window})", done.ledger, read, traced.resolve())
-
-
-def _traced(place: Path) -> Path:
-    """Return the folder of trace files that a run or an output is of."""
-    try:
-        return Path(facts_in(place / RUN, "")["run"])
-    except (RunNotFoundError, KeyError):
-        return place
+    return Source(f"{place} ({window})", done.ledger, read, run.resolve())

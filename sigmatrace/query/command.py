@@ -7,11 +7,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from sigmatrace import perfetto_wheel
+from sigmatrace import left_out, perfetto_wheel
 from sigmatrace.capture.arguments import Parser, exit_code
 from sigmatrace.errors import ConfigError, RunNotFoundError
 from sigmatrace.query import shipped
-from sigmatrace.query.rows import FORMATS, Table, Writer
+from sigmatrace.query.rows import FORMATS, Counting, Table, Writer
 
 NAME = "sigmatrace-query"
 _EPILOG = """\
@@ -70,11 +70,14 @@ def _run(options: argparse.Namespace) -> None:
         sys.stdout.write(shipped.named(options.show).sql(perfetto=options.perfetto))
     else:
         place, sql = _asked(options, words)
-        writer = FORMATS[options.format](sys.stdout)
+        writer = Counting(FORMATS[options.format](sys.stdout))
         if options.perfetto:
             _ask_trace(place, sql, writer)
         else:
             _ask_run(place, sql, writer)
+        if options.name is not None and not writer.rows:
+            query = shipped.named(options.name)
+            _attention(f"{query.name} found nothing: it looks at {query.looks_at}")
 
 
 def _asked(options: argparse.Namespace, words: list[str]) -> tuple[Path, str | None]:
@@ -118,6 +121,8 @@ def _ask_trace(place: Path, sql: str | None, writer: Writer) -> None:
     from sigmatrace.query import trace
 
     with trace.opened(place) as loaded:
+        if sql is not None:
+            _attention(*left_out.attention(trace.find(place)))
         loaded.stream(_TRACE_TABLES if sql is None else sql, writer.take)
         writer.end()
 
@@ -128,6 +133,12 @@ select m.name as "table", c.name as "column", lower(c.type) as type
 from sqlite_master m, pragma_table_info(m.name) c
 where m.name glob '{shipped.PACKAGE}_*' order by m.name, c.cid
 """
+
+
+def _attention(*texts: str) -> None:
+    """Say what must be known of an answer, beside it."""
+    for text in texts:
+        print(f"{NAME}: attention: {text}", file=sys.stderr)
 
 
 def _list() -> None:
@@ -159,4 +170,5 @@ def _read(name: str) -> str:
     try:
         return sys.stdin.read() if name == "-" else Path(name).read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise RunNotFoundError(f"{name}: {error}") from None
+        why = error.strerror if isinstance(error, OSError) else f"it is no text ({error})"
+        raise RunNotFoundError(f"{name}: {why}") from None

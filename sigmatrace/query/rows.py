@@ -142,6 +142,27 @@ class Json:
         self._out.write("[]\n" if self._before == "[\n" else "\n]\n")
 
 
+class Counting:
+    """Hands rows on to another writer, and counts them.
+
+    Args:
+        writer: That one.
+
+    Attributes:
+        rows: How many there were.
+    """
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self.rows = 0
+        self.end = writer.end
+
+    def take(self, names: Sequence[str], rows: list[Row]) -> None:
+        """See ``Writer``."""
+        self.rows += len(rows)
+        self._writer.take(names, rows)
+
+
 FORMATS: dict[str, Callable[[TextIO], Writer]] = {"table": Table, "csv": Csv, "json": Json}
 """Writers by their name."""
 

@@ -1,8 +1,10 @@
 """The queries that come with the package: SQL files, one for DuckDB and one for PerfettoSQL each.
 
 The comment at the head of DuckDB's says what a query tells: its first line in short, then how to
-read the answer, then a line for each parameter, with its default (of several values the first):
+read the answer, then what rows are made of, and a line for each parameter, with its default (of
+several values the first):
 
+    -- looks at: messages of which the send and the receive were seen
     -- level=rank|node  what an end is
 """
 
@@ -19,6 +21,7 @@ FOLDER = Path(__file__).parent / "sql"
 PACKAGE = "sigmatrace"
 MODULE = f"{PACKAGE}.rdma"
 """The PerfettoSQL module that the queries for traces are made of."""
+_LOOKS_AT = "looks at: "
 _PARAMETER = re.compile(r"(\w+)=(\S*)  (.+)")
 
 
@@ -29,11 +32,13 @@ class Shipped:
     Attributes:
         name: Its name.
         text: What it tells, in a line.
+        looks_at: What there must be, for an answer to have rows.
         parameters: Name of each to its values (the first is the default; one: any) and meaning.
     """
 
     name: str
     text: str
+    looks_at: str
     parameters: Mapping[str, tuple[list[str], str]]
 
     def sql(self, *, perfetto: bool) -> str:
@@ -92,4 +97,5 @@ def _read(path: Path) -> Shipped:
         head.append(line.removeprefix("-- "))
     found = [match for line in head if (match := _PARAMETER.fullmatch(line))]
     parameters = {match[1]: (match[2].split("|"), match[3]) for match in found}
-    return Shipped(path.stem, head[0], parameters)
+    looks_at = next(line for line in head if line.startswith(_LOOKS_AT)).removeprefix(_LOOKS_AT)
+    return Shipped(path.stem, head[0], looks_at, parameters)

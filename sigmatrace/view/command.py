@@ -11,19 +11,23 @@ import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 
-from sigmatrace import perfetto_wheel
+from sigmatrace import left_out, perfetto_wheel
 from sigmatrace.capture.arguments import Parser, exit_code
-from sigmatrace.errors import ConfigError, RunNotFoundError
+from sigmatrace.errors import ChunkFormatError, ConfigError, RunNotFoundError
 from sigmatrace.layout import OUTPUT, REPORT, TRACE, lacking
 from sigmatrace.view.server import LOOPBACK, Server
 
 NAME = "sigmatrace-view"
+_TRACE_BEGINS = (b"\n", b"\x1f\x8b")
+"""The first packet of a trace; of one that was compressed by gzip, which Perfetto opens, too."""
+_SHOWN = f"name a {TRACE}, a {REPORT}, or an output of the pipeline"
 _EPILOG = """\
 PLACE is a trace (.pftrace), a report (.html), an output of the pipeline that has one of them, or a
 run with such an output. Nothing but it and the user interface itself is served, to this machine
 alone. Ctrl-C ends it.
 
-exit codes: 0 done, 1 own bug, 2 option, 3 no trace or report, 12 a package is not installed
+exit codes: 0 done, 1 own bug, 2 option, 3 no trace or report, 4 the file is neither, 12 a package
+is not installed, 143 terminated
 """
 
 
@@ -66,6 +70,9 @@ def _run(options: argparse.Namespace) -> None:
     except OSError as error:
         hint = "choose another one by --port, or none for a free one"
         raise ConfigError(f"port {options.port}: {error.strerror}", hint) from None
+    trace = files.get(f"/{TRACE}")
+    for text in left_out.attention(trace) if trace else ():
+        print(f"{NAME}: attention: {text}", file=sys.stderr)
     with server:
         urls = [server.url + page.format(url=server.url) for page in pages]
         port = server.server_port
@@ -95,12 +102,14 @@ def contents(place: Path) -> tuple[dict[str, Path], list[str]]:
 
     Raises:
         RunNotFoundError: There is neither a trace nor a report.
+        ChunkFormatError: What is named as a trace is none.
         MissingPackageError: The package with the user interface is not installed.
     """
     files: dict[str, Path] = {}
     pages = []
     trace, report = _found(place)
     if trace is not None:
+        _check(trace)
         root = perfetto_wheel.web_folder()
         inside = (path for path in root.rglob("*") if path.is_file())
         files = {f"/{path.relative_to(root).as_posix()}": path for path in inside}
@@ -110,6 +119,13 @@ def contents(place: Path) -> tuple[dict[str, Path], list[str]]:
         files[f"/{REPORT}"] = report
         pages.append(f"/{REPORT}")
     return files, pages
+
+
+def _check(trace: Path) -> None:
+    """Refuse what does not begin as a trace does: whoever opens the page would wait for nothing."""
+    with trace.open("rb") as file:
+        if not file.read(2).startswith(_TRACE_BEGINS):
+            raise ChunkFormatError(f"{trace}: neither a trace of Perfetto nor HTML", _SHOWN)
 
 
 def _found(place: Path) -> tuple[Path | None, Path | None]:

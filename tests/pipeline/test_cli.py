@@ -219,7 +219,7 @@ def test_multirun_goes_on_after_a_bad_run(command, small, copy_of):
     titles = [f"job {at}: run='{run}' export=json" for at, run in enumerate(
         (small, f"{small}/none", other))]  # fmt: skip
     assert [line for line in lines if line.startswith("job ")] == titles
-    assert lines[-1] == "2 done, 1 failed"
+    assert lines[-1] == "2 done, 1 failed: job 1"
     for folder in (small, other):
         assert (folder / "sigmatrace-out/summary.json").is_file()
 

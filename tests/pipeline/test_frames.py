@@ -89,7 +89,7 @@ def test_an_output_is_found_from_anywhere(made, place):
 
 
 def test_what_is_no_output_is_one_line(made, tmp_path):
-    with pytest.raises(RunNotFoundError, match="export=parquet"):
+    with pytest.raises(RunNotFoundError, match="no Parquet files there: name a run"):
         api.open_output(tmp_path)
     with pytest.raises(RunNotFoundError, match="no such folder"):
         api.open_output(tmp_path / "none")

@@ -59,7 +59,7 @@ def test_what_became_of_each_process_is_said_here(runs, tmp_path):
         f"job 1: export=json run='{runs[0]}': {runs[0]}/sigmatrace-out",
         f"job 2: export=json run='{bad[1]}': failed",
         f"job 3: export=json run='{runs[1]}': {runs[1]}/sigmatrace-out",
-        "2 done, 2 failed",
+        "2 done, 2 failed: job 0, job 2",
     ]
     assert done.stdout.splitlines() == said
     for run in runs:

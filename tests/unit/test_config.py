@@ -168,15 +168,19 @@ def test_home_is_expanded(monkeypatch):
         ("cluster.worker=2", "unknown option 'cluster.worker': did you mean 'cluster.workers'"),
         ("export.perfeto.ranks=3", "'export.perfeto': did you mean 'export.perfetto'"),
         ("+validate.pcp=x", "'validate.pcp': did you mean 'validate.pcap'"),
-        ("partition_mb=big", "option partition_mb: Value 'big'"),
+        ("partition_mb=big", "partition_mb=big: it takes a whole number"),
+        ("export.perfetto.budget_mb=0.1", "export.perfetto.budget_mb=0.1: it takes a whole number"),
+        ("export=perfetto,", "'export=perfetto,' ends within a list: no space after the comma"),
+        ("export=[perfetto,", "'export=[perfetto,' ends within a list: no space after the comma"),
         ("partition_mb=0", "partition_mb must be at least 1"),
-        ("strict=maybe", "option strict"),
-        ("cluster.workers=two", "option cluster.workers"),
+        ("strict=maybe", "strict=maybe: it takes true or false"),
+        ("cluster.workers=two", "cluster.workers=two: it takes a whole number"),
         ("cluster=distributed", "cluster.address has no value"),
         ("export=json,csv", "write KEY=[A,B]"),
         ("run=", "run= is empty"),
         ("out=", "out= is empty"),
-        ("stage=[", "cannot read the option"),
+        ("stage=[", "'stage=[' ends within a list"),
+        ("stage={", "cannot read the option"),
         ("json", "'json' is not an option"),
         ("--mutlirun", "unknown flag '--mutlirun': did you mean '--multirun'"),
         ("--export=json", "unknown flag '--export': options are KEY=VALUE: export=json"),
@@ -230,7 +234,7 @@ def test_a_launcher_that_is_not_installed_says_what_installs_it(name):
     error = MissingConfigException("", f"hydra/launcher/{name}", ["basic"])
     said = str(mistakes.explain(error))
     assert said.startswith(f"hydra/launcher={name} needs hydra-submitit-launcher, which is not")
-    assert "pip install '.[cluster]'" in said
+    assert "pip install -e '.[cluster]'" in said
     error = MissingConfigException("", "hydra/launcher/basc", ["basic"])
     assert "did you mean 'basic'" in str(mistakes.explain(error))
 

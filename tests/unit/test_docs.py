@@ -55,10 +55,29 @@ def commands(program: str) -> list[tuple[str, list[str]]]:
     return found
 
 
-def test_what_is_to_be_installed_is_a_checkout():
-    texts = [path.read_text() for path in (*PAGES, *(ROOT / "sigmatrace").rglob("*.py"))]
-    found = [word for text in texts for word in re.findall(r"pip install '?([\w.]*)\[", text)]
-    assert "." in found and set(found) <= {"."}
+def test_what_is_to_be_installed_is_a_checkout_and_stays_one():
+    sources = (ROOT / "sigmatrace").rglob("*.py")
+    texts = [path.read_text() for path in (*PAGES, ROOT / "docs/notebook.ipynb", *sources)]
+    found = [word for text in texts for word in re.findall(r"pip install ([^\[\n]*)\[", text)]
+    assert set(found) == {"-e '."}
+    assert "pip install -e '.[query]'" in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize("page", ["quickstart", "analysis", "query", "diff", "report"])
+def test_each_run_of_a_page_has_a_folder_of_its_own(page):
+    """A folder that is there is refused, so that the page could not be typed from its top."""
+    text = (ROOT / "docs" / f"{page}.md").read_text()
+    made = re.findall(r"sigmatrace\.testing\.(?:synthetic|scenarios \w+) ([\w-]+)", text)
+    captures = re.findall(r"^ {4}sigmatrace-capture .*?-o ([\w-]+)(.*)$", text, re.MULTILINE)
+    together = {folder for folder, more in captures if "--run-id" in more}  # by several commands
+    made += [*(folder for folder, more in captures if "--run-id" not in more), *together]
+    assert made and sorted(made) == sorted(set(made))
+
+
+def test_all_exporters_are_listed():
+    text = (ROOT / "docs" / "pipeline.md").read_text()
+    (row,) = re.findall(r"^\| `export` \| ([^|]+) \|", text, re.MULTILINE)
+    assert sorted(re.findall(r"`(\w+)`", row)) == config.choices("export")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

@@ -2,6 +2,7 @@
 -- Barriers are regions of the program whose name contains a word: the k-th region of a name of each
 -- process is its arrival at the k-th barrier. One row for each arrival; position from 0; arrival_ns:
 -- Unix time; late_ns: after the first one.
+-- looks at: the program's own regions whose name contains the word; preset=analysis finds others, too
 -- name=barrier  the word
 with regions as (
   select

@@ -2,6 +2,7 @@
 -- Barriers are regions of the program whose name contains a word: the k-th region of a name of each
 -- process is its arrival at the k-th barrier. missing: processes that have such regions, and did not
 -- come to this one. Times are Unix time in ns.
+-- looks at: the program's own regions whose name contains the word; preset=analysis finds others, too
 -- name=barrier  the word
 with regions as (
   select

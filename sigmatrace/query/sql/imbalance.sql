@@ -3,6 +3,7 @@
 -- sends to itself is left out. egress_ratio: what the member that sends most sends, divided by what
 -- the one that sends least does (1 even, inf where only the least is 0); ingress_ratio likewise;
 -- pair_ratio: the heaviest pair, divided by the mean of all pairs that have traffic.
+-- looks at: operations that move bytes: send, put, get, atomic, between members
 -- layer=  one layer alone: ofi, ucp, uct, verbs, mlx5dv
 with ends as (
   select 'rank' as level, proc, label as name from processes

@@ -2,6 +2,7 @@
 -- One row for each layer, source and destination, the slowest median first. Percentiles are exact:
 -- the least latency that so many of the messages do not exceed. Messages that clocks say were
 -- received before they were sent are in `backwards` alone.
+-- looks at: messages of which the send and the receive were seen; puts and gets have no receive
 -- layer=  one layer alone: ofi, ucp, uct, verbs, mlx5dv
 with messages as (
   select

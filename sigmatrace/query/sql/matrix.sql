@@ -2,6 +2,7 @@
 -- One row for each layer, source and destination ('' unknown), the heaviest first: operations, bytes,
 -- operations of unknown size, and the mean size of the others. Each message counts once, where it is
 -- initiated. One layer sees again what the one above it sends: never add layers up.
+-- looks at: operations that move bytes: send, put, get, atomic
 -- level=rank|node  what an end is
 -- layer=  one layer alone: ofi, ucp, uct, verbs, mlx5dv
 with ends as (

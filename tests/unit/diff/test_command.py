@@ -44,9 +44,10 @@ def test_percentages():
 def test_no_such_run_and_no_output(said, tmp_path):
     code, _, err = said(tmp_path / "none", tmp_path)
     assert code == 3 and "no such folder: name a run" in err
+    (tmp_path / "host-1-1.msgpack").touch()
     code, _, err = said(tmp_path, tmp_path)
     command = f"sigmatrace-pipeline run={tmp_path} preset=analysis"
-    assert code == 3 and err.endswith(f"no Parquet files there: make them by: {command}\n")
+    assert code == 3 and err.endswith(f"no Parquet files there: make an output by: {command}\n")
 
 
 def test_an_output_without_analyses(said, tmp_path):
@@ -54,7 +55,7 @@ def test_an_output_without_analyses(said, tmp_path):
     (tmp_path / "parquet" / "codes.parquet").touch()
     code, _, err = said(tmp_path, tmp_path)
     assert code == 3 and "no table processes there" in err
-    assert "preset=analysis overwrite=true" in err
+    assert "name a run, or an output of the pipeline" in err  # no trace files to make one of
 
 
 def test_help(capsys):
@@ -62,6 +63,7 @@ def test_help(capsys):
         main(["--help"])
     out = capsys.readouterr().out
     assert ended.value.code == 0 and "13 something did" in out and "--fail-on" in out
+    assert "11 too many" in out
 
 
 def test_a_run_that_is_twice_on_a_side_is_no_measure_of_noise(said, tmp_path):
@@ -70,6 +72,9 @@ def test_a_run_that_is_twice_on_a_side_is_no_measure_of_noise(said, tmp_path):
     for twice in ((run, run), (run, run / "sigmatrace-out"), (tmp_path / "link", run)):
         code, _, err = said("-a", run, "-b", *twice)
         assert code == 2 and "-b: " in err and "are one run: name each run once" in err
+    other = analysed(write_run(tmp_path / "other")).parent
+    code, _, err = said("-a", run, other, "-b", tmp_path / "link")
+    assert code == 2 and "link is on both sides: name each run on one side" in err
     code, out, _ = said(run, run)
     assert code == 0 and "changed    0 of" in out
 

@@ -145,6 +145,8 @@ def test_names_that_are_not_there_are_one_line():
     assert "ops" not in made and made.get("ops") is None
     with pytest.raises(ConfigError, match="did you mean 'traffic'"):
         made["trafic"]
+    with pytest.raises(ConfigError, match=r"no table 'nope': known: ops, traffic$"):
+        frames(ops=pa.table({"count": [1]}), traffic=pa.table({"count": [1]}))["nope"]
     with pytest.raises(ConfigError, match=r"write \['count'\]"):
         made["traffic"].arrow("count")
     with pytest.raises(ConfigError, match="did you mean 'count'"):

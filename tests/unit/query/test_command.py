@@ -65,17 +65,20 @@ def test_options_that_do_not_fit(said, words, told):
 )
 def test_without_output_it_says_how_to_make_it(said, tmp_path, words, exporter):
     code, _, err = said(*words, tmp_path, "select 1")
-    assert code == 3 and f"sigmatrace-pipeline run={tmp_path} {exporter}" in err
-    (tmp_path / "sigmatrace-out").mkdir()
-    code, _, err = said(*words, tmp_path / "sigmatrace-out", "select 1")
-    assert code == 3 and f"sigmatrace-pipeline run={tmp_path} {exporter}" in err
+    assert code == 3 and err.endswith("name a run, or an output of the pipeline\n")
+    (tmp_path / "host-1-1.msgpack").touch()
+    code, _, err = said(*words, tmp_path, "select 1")
+    assert code == 3 and f"sigmatrace-pipeline run={tmp_path} {exporter}\n" in err
     code, _, err = said(*words, tmp_path / "missing", "select 1")
     assert code == 3 and "no such f" in err
 
 
 def test_a_missing_file_of_sql(said, tmp_path):
     code, _, err = said(tmp_path, "-f", tmp_path / "none.sql")
-    assert code == 3 and "none.sql" in err
+    assert code == 3 and err.endswith("none.sql: No such file or directory\n")
+    (tmp_path / "bytes.sql").write_bytes(b"\xff")
+    code, _, err = said(tmp_path, "-f", tmp_path / "bytes.sql")
+    assert code == 3 and "bytes.sql: it is no text" in err
 
 
 def test_a_query_may_come_by_a_pipe(said, tmp_path, monkeypatch):
@@ -97,7 +100,7 @@ def test_what_is_not_installed_is_named(said, tmp_path, monkeypatch, words, pack
     monkeypatch.setattr(importlib.util, "find_spec", find)
     code, _, err = said(*words, tmp_path, "select 1")
     assert code == 12
-    assert f"{package}: not installed: pip install '.[query]'" in err
+    assert f"{package}: not installed: pip install -e '.[query]'" in err
 
 
 def test_help_and_list_import_no_engine(said, monkeypatch):
@@ -160,5 +163,6 @@ def test_a_query_that_is_no_text(said, tmp_path, words):
 
 def test_the_command_that_makes_a_trace_can_be_copied(said, tmp_path):
     (tmp_path / "a run").mkdir()
+    (tmp_path / "a run" / "host-1-1.msgpack").touch()
     _, _, err = said("--perfetto", tmp_path / "a run", "select 1")
     assert f"sigmatrace-pipeline 'run={tmp_path}/a run' export=perfetto" in err

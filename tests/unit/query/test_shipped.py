@@ -20,6 +20,7 @@ def test_those_that_are_promised_are_there():
 def test_each_says_what_it_tells_and_all_its_parameters(name):
     query = shipped.named(name)
     assert query.text.endswith(".") and len(query.text) < 90
+    assert query.looks_at and f"-- looks at: {query.looks_at}\n" in query.sql(perfetto=False)
     for perfetto in (False, True):
         used = set(re.findall(r"\$(\w+)", query.sql(perfetto=perfetto)))
         assert used == set(query.parameters)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -16,12 +17,15 @@ from sigmatrace.errors import RunNotFoundError
 from sigmatrace.view import command
 from sigmatrace.view.command import contents, main
 
+TRACE = b"\n\x02\x50\x01"
+"""A packet."""
+
 
 @pytest.fixture
 def output(tmp_path):
     out = tmp_path / "run" / "sigmatrace-out"
     out.mkdir(parents=True)
-    (out / "trace.pftrace").write_bytes(b"trace")
+    (out / "trace.pftrace").write_bytes(TRACE)
     return out
 
 
@@ -64,12 +68,37 @@ def test_a_user_without_a_name_sees_it_too(output, monkeypatch, capsys, error):
 
 
 def test_nothing_there_is_one_line_that_says_what_to_do(tmp_path, capsys):
+    (tmp_path / "host-1-1.msgpack").touch()
     assert main([str(tmp_path)]) == 3
     err = capsys.readouterr().err
     assert err.count("\n") == 1
     assert f"sigmatrace-pipeline run={tmp_path} export=perfetto" in err
     assert main([str(tmp_path / "missing")]) == 3
     assert "no such file" in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_trace_is_refused(output, capsys):
+    path = output / "run.sh"
+    for content in (b"#!/bin/sh\n", b""):
+        path.write_bytes(content)
+        assert main([str(path)]) == 4
+        assert "run.sh: neither a trace of Perfetto nor HTML: name a" in capsys.readouterr().err
+    path.write_bytes(b"\x1f\x8b compressed")
+    assert contents(path)[0]["/trace.pftrace"] == path
+
+
+def test_what_a_trace_does_not_show_is_said(output, monkeypatch, capsys):
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command.Server, "serve_forever", interrupted)
+    assert main([str(output)]) == 0
+    assert capsys.readouterr().err == ""
+    book = {"exports": {"perfetto": {"not_chosen": 7, "beyond_budget": 7}}}
+    (output / "ledger.json").write_text(json.dumps(book))
+    assert main([str(output)]) == 0
+    err = capsys.readouterr().err
+    assert "attention: trace.pftrace does not show 7 records beyond its budget" in err
 
 
 @pytest.mark.parametrize("port", ["x", "-1", "65536", "1.5"])
@@ -81,7 +110,8 @@ def test_ports_are_numbers(output, capsys, port):
 def test_help_names_exit_codes(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["--help"])
-    assert ended.value.code == 0 and "exit codes" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert ended.value.code == 0 and "143 terminated" in said and "4 the file" in said
 
 
 def test_it_serves_until_ctrl_c(output):
@@ -95,7 +125,7 @@ def test_it_serves_until_ctrl_c(output):
         assert lines[0] == f"{url}/#!/?url={url}/trace.pftrace\n"
         assert re.search(rf"ssh -L {port}:127\.0\.0\.1:{port} \S+@\S+$", lines[1].strip())
         with urllib.request.urlopen(f"{url}/trace.pftrace", timeout=10) as answer:
-            assert answer.read() == b"trace"
+            assert answer.read() == TRACE
         busy = subprocess.run(
             [*command, "--port", port], capture_output=True, text=True, env=environment, timeout=60
         )
