@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -16,6 +17,7 @@ from sigmatrace.capture import header as headers
 from sigmatrace.capture import items, ring
 from sigmatrace.capture.bodies import Decoder, ItemError
 from sigmatrace.capture.end import End
+from sigmatrace.capture.false_ends import false_ends
 from sigmatrace.capture.header import Header
 from sigmatrace.capture.names.fields import AllObjects, integer, text
 from sigmatrace.capture.objects import KNOWN_TYPES, object_rows, thread_names
@@ -246,6 +248,8 @@ class _Builder:
             return FileIndex(index.path, index.size_bytes, problem, damage=damage)
         index.header = header
         index.chunks = np.array(self.chunks, CHUNK)
+        with suppress(OSError):  # who reads the chunks says so
+            _lose_false_ends(index)
         if not header.schemas.issuperset({row[_SCHEMA_AT] for row in self.chunks}):
             _leave_out_unknown_layouts(index)
         if self.channels and Schema.CHANNEL in header.schemas:
@@ -355,6 +359,14 @@ def _first_of_each(channels: np.ndarray) -> np.ndarray:
     ids = channels["id"]
     is_ascending = bool((ids[1:] > ids[:-1]).all())
     return channels if is_ascending else channels[np.unique(ids, return_index=True)[1]]
+
+
+def _lose_false_ends(index: FileIndex) -> None:
+    """Lose chunks that are damaged where they say when the process began or ended to record."""
+    places = false_ends(index.path, index.chunks, [pair[0] for pair in index.clocks])
+    for chunk in index.chunks[places]:
+        index.lose(*(int(chunk[name]) for name in ("offset", "size_bytes", "schema", "count")))
+    index.chunks = np.delete(index.chunks, places)
 
 
 def _leave_out_unknown_layouts(index: FileIndex) -> None:
