@@ -20,10 +20,11 @@ import numpy as np
 
 from benchmarks import machine
 from sigmatrace.capture import items
-from sigmatrace.capture.index import find_rank_files, index_file
+from sigmatrace.capture.index import index_file
 from sigmatrace.capture.merge import merge
 from sigmatrace.capture.packed import records_of
 from sigmatrace.capture.packing import Packing, beside
+from sigmatrace.capture.rank_files import find_rank_files
 from sigmatrace.capture.read import plan, read
 from sigmatrace.capture.repack import rewrite
 from sigmatrace.partition import Partition

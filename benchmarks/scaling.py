@@ -23,8 +23,9 @@ import cloudpickle
 from benchmarks.machine import describe
 from benchmarks.steps import Steps
 from sigmatrace import api, passes
-from sigmatrace.capture.index import find_rank_files, index_file
+from sigmatrace.capture.index import index_file
 from sigmatrace.capture.merge import merge
+from sigmatrace.capture.rank_files import find_rank_files
 from sigmatrace.capture.read import plan
 from sigmatrace.cluster import Threads
 from sigmatrace.cluster.base import Computation

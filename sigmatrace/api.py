@@ -286,11 +286,11 @@ def _refuse_damage(run: Run) -> None:
     damage = run.tables["damage"].to_pylist()
     if damage:
         first, more = damage[0], len(damage) - 1
-        raise DataLossError(
-            f"{first['path']}: {counted(first['size_bytes'], 'byte')} {first['what']} at byte "
-            f"{first['offset']}" + (f", and {counted(more, 'more place')}" if more else ""),
-            STRICT_HINT,
-        )
+        what = first["what"]
+        if first["size_bytes"]:  # what could not be read, or is empty, has no place
+            what = f"{counted(first['size_bytes'], 'byte')} {what} at byte {first['offset']}"
+        also = f", and {counted(more, 'more place')}" if more else ""
+        raise DataLossError(f"{first['path']}: {what}{also}", STRICT_HINT)
 
 
 def _refuse_open(run: Run) -> None:

@@ -164,14 +164,20 @@ def lacks(ledger: Numbers, schemas: Iterable[str]) -> bool:
 
 def is_torn(ledger: Numbers) -> bool:
     """Return whether parts of files are missing: what they told of objects and peers, too."""
-    sizes = ledger["capture"]["bytes"]
-    return bool(sizes["damaged"] + sizes["cut"] + len(ledger["capture"]["open_files"]))
+    capture = ledger["capture"]
+    sizes = capture["bytes"]
+    files = ("unreadable_files", "empty_files", "open_files")
+    return bool(sizes["damaged"] + sizes["cut"] + sum(len(capture[kind]) for kind in files))
 
 
 def _ends(capture: Numbers) -> Iterator[str]:
-    """Yield a phrase for files without an end item, and for each that ended before its time."""
-    paths = capture["open_files"]
-    if paths:
+    """Yield a phrase for files without anything, or an end, and for each that ended too early."""
+    if unread := capture["unreadable_files"]:
+        names = [f"{path.rpartition('/')[2]}: {why}" for path, why in unread.items()]
+        yield f"{counted(len(unread), 'file')} could not be read ({_few(names)})"
+    if empty := capture["empty_files"]:
+        yield f"{counted(len(empty), 'file')} of 0 bytes, nothing was written ({_named(empty)})"
+    if paths := capture["open_files"]:
         what = counted(len(paths), "file")
         why = "killed, replaced by exec, cut, or still running"
         yield f"{what} without an end item: {why} ({_named(paths)})"
@@ -181,8 +187,13 @@ def _ends(capture: Numbers) -> Iterator[str]:
 
 def _named(paths: Sequence[str]) -> str:
     """Return the names of the first few files, and how many more there are."""
-    few = ", ".join(path.rpartition("/")[2] for path in paths[:NAMED])
-    return few + (f", and {len(paths) - NAMED} more" if len(paths) > NAMED else "")
+    return _few([path.rpartition("/")[2] for path in paths])
+
+
+def _few(names: Sequence[str]) -> str:
+    """Return the first few names, and how many more there are."""
+    few = ", ".join(names[:NAMED])
+    return few + (f", and {len(names) - NAMED} more" if len(names) > NAMED else "")
 
 
 def violated(ledger: Numbers) -> list[str]:

@@ -18,8 +18,9 @@ import pyarrow as pa
 from sigmatrace import ledger
 from sigmatrace.blame import blamed, writing
 from sigmatrace.capture.account import Account, account, damage_rows
-from sigmatrace.capture.index import FileIndex, find_rank_files, index_file
+from sigmatrace.capture.index import FileIndex, index_file
 from sigmatrace.capture.merge import ProcessBase, merge
+from sigmatrace.capture.rank_files import find_rank_files
 from sigmatrace.capture.read import PartitionSpec, ReadLoss, left_alone, plan
 from sigmatrace.capture.tables import without_rows
 from sigmatrace.capture.window import Cut
@@ -142,16 +143,27 @@ def index(
     with Progress("index", len(paths), progress) as shown:
         files = cluster.compute(Computation(graph, (name, "all"), counted), shown)
     if not any(file.whole_bytes for file in files):
-        raise RunNotFoundError(
-            f"no trace data in {folder}: its files ({len(files)}) are empty or damaged throughout",
-            "nothing was recorded there; see what sigmatrace-capture said",
-        )
+        raise _nothing(folder, files)
     run, bases = merge(files, run_id)
     cuts = [Cut.of(files[base.index], 0, 0) for base in bases] if window is not None else []
     for file in files:
         file.forget_objects()
     indexed = Indexed(run, files, bases, (), ReadLoss(), partition_bytes, window, cuts)
     return indexed.whole() if window is None else indexed.cut(calibrated(run))
+
+
+def _nothing(folder: Path, files: Sequence[FileIndex]) -> RunNotFoundError:
+    """Return the error of files of which none holds anything."""
+    why = [f"{path}: {what}" for file in files for path, what in file.unreadable.items()]
+    if why:
+        more = f", and {counted(len(why) - 1, 'more file')}" if len(why) > 1 else ""
+        return RunNotFoundError(
+            f"no trace data can be read in {folder}: {why[0]}{more}", "make the files readable"
+        )
+    return RunNotFoundError(
+        f"no trace data in {folder}: its files ({len(files)}) are empty or damaged throughout",
+        "nothing was recorded there; see what sigmatrace-capture said",
+    )
 
 
 def correlate(

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
-from sigmatrace.capture.index import find_rank_files
+from sigmatrace.capture.rank_files import find_rank_files
 from sigmatrace.errors import PipelineError
 from sigmatrace.export.base import Exporter
 from sigmatrace.schema import EVENT_TABLES, INDEX_TABLES, Columns
@@ -102,7 +102,7 @@ def _of_run(settings: Settings) -> Iterator[str]:
     if not settings.run.is_dir():
         return
     paths = find_rank_files(settings.run)
-    size = byte_text(sum(path.stat().st_size for path in paths))
+    size = byte_text(sum(path.stat().st_size for path in paths if path.is_file()))
     each = f"read in partitions of {settings.partition_mb} MiB of records"
     yield f"run        {settings.run}: {counted(len(paths), 'file')}, {size}; {each}"
     if settings.window is not None:

@@ -58,7 +58,7 @@ def said(run: Run, book: Mapping[str, Any], told: Sequence[str]) -> list[str]:
         *_events(run, book),
         *_time(run),
         *_window(run, book),
-        *_absent(run),
+        *_absent(run, book),
         *_losses(book),
         *_blind(run, book),
         *told,
@@ -117,7 +117,7 @@ def _window(run: Run, book: Mapping[str, Any]) -> Iterator[str]:
     yield "             messages whose other end is outside are not seen; that is no loss"
 
 
-def _absent(run: Run) -> Iterator[str]:
+def _absent(run: Run, book: Mapping[str, Any]) -> Iterator[str]:
     """Name ranks of which there is no file: not copied along, or they used no traced library."""
     processes = run.tables["processes"]
     ranks, worlds = (set(processes.column(name).to_pylist()) for name in ("rank", "world"))
@@ -127,7 +127,8 @@ def _absent(run: Run) -> Iterator[str]:
     if absent:
         few = ", ".join(map(str, absent[:SHOWN])) + (", ..." if len(absent) > SHOWN else "")
         there = count_text(world - len(absent))
-        yield f"ranks      {there} of {count_text(world)} have a file; rank {few} has none"
+        none = "none that could be read" if book["capture"]["unreadable_files"] else "none"
+        yield f"ranks      {there} of {count_text(world)} have a file; rank {few} has {none}"
 
 
 def _blind(run: Run, book: Mapping[str, Any]) -> Iterator[str]:

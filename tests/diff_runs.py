@@ -23,6 +23,8 @@ BOOK: dict[str, Any] = {
     "stages": {},
     "records": {},
     "capture": {
+        "unreadable_files": {},
+        "empty_files": [],
         "open_files": [],
         "stopped_files": {},
         "files": [],

@@ -104,8 +104,10 @@ class Account:
         unknown_channel: Records that are in the tables without their channel being known.
         aggregated_operations: Operations that the aggregate records read stand for.
         aggregated_bytes: Bytes of these operations.
-        open_files: Files without an end item: the process was killed, replaced by exec, or still
-            runs, or the file was cut. How much is missing cannot be known.
+        unreadable_files: Why a file, or a ring file, could not be read, by its path.
+        empty_files: Files of 0 bytes: nothing was written into them.
+        open_files: Other files without an end item: the process was killed, replaced by exec, or
+            still runs, or the file was cut. How much is missing cannot be known.
         stopped_files: Files whose recording stopped before its time, and why.
         window: ``begin_ns``, ``end_ns``, ``chunks_read`` and ``chunks_not_read``; empty where
             everything was asked for.
@@ -119,6 +121,8 @@ class Account:
     unknown_channel: int = 0
     aggregated_operations: int = 0
     aggregated_bytes: int = 0
+    unreadable_files: dict[str, str] = field(default_factory=dict)
+    empty_files: list[str] = field(default_factory=list)
     open_files: list[str] = field(default_factory=list)
     stopped_files: dict[str, str] = field(default_factory=dict)
     window: dict[str, int] = field(default_factory=dict)
@@ -132,8 +136,8 @@ class Account:
         )
         bad_bytes = sum(file.size_bytes - file.whole for file in self.files)
         other = sum(self.lost_at_capture.values()) + sum(self.unknown.values())
-        ends = self.open_files or self.stopped_files
-        return not (lost or bad_bytes or other or ends or self.lost_chunks or self.unknown_channel)
+        files = self.unreadable_files or self.empty_files or self.open_files or self.stopped_files
+        return not (lost or bad_bytes or other or files or self.lost_chunks or self.unknown_channel)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain numbers and strings, with byte totals over all files."""
@@ -176,7 +180,8 @@ def account(indexes: Sequence[FileIndex], bases: Sequence[ProcessBase], loss: Re
         at_capture.update(index.end.lost if index.end else {})
     for schema, count in gaps(procs, chunks).items():
         schemas[schema].gap_chunks += count
-    files += [_file(index, -1, []) for index in indexes if index.problem]
+    left_out = [index for index in indexes if index.problem]
+    files += [_file(index, -1, []) for index in left_out]
     return Account(
         files=files,
         schemas={Schema(key).name.lower(): total for key, total in schemas.items()},
@@ -186,7 +191,9 @@ def account(indexes: Sequence[FileIndex], bases: Sequence[ProcessBase], loss: Re
         unknown_channel=loss.unknown_channel,
         aggregated_operations=loss.operations,
         aggregated_bytes=loss.operation_bytes,
-        open_files=[index.path for index in of_run if index.end is None],
+        unreadable_files={k: v for one in (*of_run, *left_out) for k, v in one.unreadable.items()},
+        empty_files=[one.path for one in (*of_run, *left_out) if one.is_empty],
+        open_files=[one.path for one in of_run if one.end is None and not one.is_empty],
         stopped_files={
             index.path: index.end.reason
             for index in of_run

@@ -12,16 +12,10 @@ import pyarrow as pa
 from sigmatrace.capture import header as headers
 from sigmatrace.capture import items
 from sigmatrace.capture.bodies import Decoder, ItemError
-from sigmatrace.capture.index import (
-    FROM_RING,
-    ChunkRow,
-    FileIndex,
-    dropped,
-    find_rank_files,
-    index_file,
-)
+from sigmatrace.capture.index import FROM_RING, ChunkRow, FileIndex, dropped, index_file
 from sigmatrace.capture.objects import WITHOUT
 from sigmatrace.capture.packed import records_of
+from sigmatrace.capture.rank_files import find_rank_files
 from sigmatrace.capture.report import Captured
 from sigmatrace.capture.tables import together
 from sigmatrace.capture.view import opened

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -16,14 +17,14 @@ from sigmatrace.capture import header as headers
 from sigmatrace.capture import items, ring
 from sigmatrace.capture.bodies import Decoder, ItemError
 from sigmatrace.capture.end import End
+from sigmatrace.capture.false_ends import false_ends
 from sigmatrace.capture.header import Header
 from sigmatrace.capture.names.fields import AllObjects, integer, text
 from sigmatrace.capture.objects import KNOWN_TYPES, object_rows, thread_names
 from sigmatrace.capture.packed import PackedError, records_of
+from sigmatrace.capture.rank_files import RING_SUFFIX, SUFFIX
 from sigmatrace.capture.tables import Rows
 from sigmatrace.capture.view import opened
-from sigmatrace.errors import RunNotFoundError
-from sigmatrace.text import counted
 from sigmatrace.trace_format import (
     CODEC_RAW,
     ITEM_MAGIC,
@@ -33,7 +34,6 @@ from sigmatrace.trace_format import (
     Schema,
 )
 
-SUFFIX, RING_SUFFIX = ".msgpack", ".ring"
 FROM_FILE, FROM_RING = 0, 1
 
 
@@ -112,7 +112,7 @@ class FileIndex:
     Attributes:
         path: The rank file.
         size_bytes: Its size when it was read.
-        problem: "" or why nothing of it can be used: "foreign", "unreadable".
+        problem: "" or why nothing of it can be used: "foreign", "unreadable", "empty".
         header: Facts of the process.
         chunks: Readable chunks, dtype ``CHUNK``, by offset; those of the ring come last.
         channels: Channel records, one per id, ordered by id.
@@ -125,6 +125,7 @@ class FileIndex:
         whole_bytes: Bytes in whole items.
         lost: Chunks of channels that turned out damaged.
         unknown: What was skipped because this reader does not know it, counted by what.
+        unreadable: Why a file could not be read, by its path: this one, or its ring file.
     """
 
     path: str
@@ -142,49 +143,33 @@ class FileIndex:
     whole_bytes: int = 0
     lost: list[LostChunk] = field(default_factory=list)
     unknown: Counter[str] = field(default_factory=Counter)
+    unreadable: dict[str, str] = field(default_factory=dict)
 
     @property
     def ring(self) -> str:
         """Path of the ring file beside the rank file."""
         return self.path.removesuffix(SUFFIX) + RING_SUFFIX
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was written into the file."""
+        return not self.size_bytes and self.problem != "unreadable"
+
     def forget_objects(self) -> None:
         """Let go of channels and objects, once the run's tables have them."""
         self.channels, self.objects, self.clocks = _NO_CHANNELS, {}, []
+
+    def miss(self, path: str, what: str, error: OSError) -> None:
+        """Note that this file, or its ring file, could not be read."""
+        why = error.strerror or str(error)
+        self.unreadable[path] = why
+        self.damage.append((0, 0, f"{what}: {why}"))
 
     def lose(self, offset: int, size: int, schema: int, count: int) -> None:
         """Count a whole chunk as damaged after all."""
         self.whole_bytes -= size
         self.damage.append((offset, size, items.DAMAGED))
         self.lost.append(LostChunk(self.path, offset, size, schema, count, "damaged"))
-
-
-def find_rank_files(folder: str | Path) -> list[Path]:
-    """Return the files of a run folder that are to be indexed, by name.
-
-    Foreign ``.msgpack`` files are among them when others are good: their index says so.
-
-    Raises:
-        RunNotFoundError: There is no such folder, or no trace file in it.
-    """
-    folder = Path(folder)
-    if not folder.is_dir():
-        what = "is not a folder" if folder.exists() else "does not exist"
-        raise RunNotFoundError(f"run folder {folder} {what}", "give the folder of a capture")
-    files = sorted(path for path in folder.glob(f"*{SUFFIX}") if path.is_file())
-    if any(_may_be_rank_file(path) for path in files):
-        return files
-    if not files:
-        raise RunNotFoundError(
-            f"no trace files (*{SUFFIX}) in {folder}",
-            "nothing was recorded there; see what sigmatrace-capture said",
-        )
-    others = len(files) - 1
-    more = f" and {counted(others, 'other')} are" if others else " is"
-    raise RunNotFoundError(
-        f"no trace files in {folder}: {files[0].name}{more} not of SigmaTrace's format",
-        "give the folder of a capture",
-    )
 
 
 def index_file(path: str | Path) -> FileIndex:
@@ -198,22 +183,18 @@ def index_file(path: str | Path) -> FileIndex:
         with opened(path) as data:
             builder = _Builder(path, len(data), data[0 : len(ITEM_MAGIC)])
             builder.read_items(data)
-    except OSError:
-        return FileIndex(str(path), 0, "unreadable", damage=[(0, 0, "unreadable")])
-    with suppress(OSError), opened(builder.index.ring) as data:
-        builder.read_ring(data)
-    return builder.finish()
-
-
-def _may_be_rank_file(path: Path) -> bool:
-    """Return whether a file begins as a rank file, or is named like one."""
-    if headers.from_name(path) is not None:
-        return True
+    except OSError as error:
+        index = FileIndex(str(path), 0, "unreadable")
+        index.miss(index.path, "unreadable", error)
+        return index
+    ring_path = builder.index.ring
     try:
-        with path.open("rb") as file:
-            return file.read(len(ITEM_MAGIC)) == ITEM_MAGIC
-    except OSError:
-        return False
+        with opened(ring_path) as data:
+            builder.read_ring(data)
+    except OSError as error:
+        if os.path.lexists(ring_path):  # most processes leave none
+            builder.index.miss(ring_path, "ring file unreadable", error)
+    return builder.finish()
 
 
 class _Builder:
@@ -259,11 +240,16 @@ class _Builder:
         """Return the index of all that was read."""
         index = self.index
         header = self.header or headers.from_name(self.path)
+        if not index.size_bytes:
+            index.damage.append((0, 0, "empty"))
         if header is None or not (self.begins_well or index.whole_bytes):
-            damage = [(0, index.size_bytes, "foreign")]
-            return FileIndex(index.path, index.size_bytes, "foreign", damage=damage)
+            problem = "foreign" if index.size_bytes else "empty"
+            damage = [(0, index.size_bytes, problem)]
+            return FileIndex(index.path, index.size_bytes, problem, damage=damage)
         index.header = header
         index.chunks = np.array(self.chunks, CHUNK)
+        with suppress(OSError):  # who reads the chunks says so
+            _lose_false_ends(index)
         if not header.schemas.issuperset({row[_SCHEMA_AT] for row in self.chunks}):
             _leave_out_unknown_layouts(index)
         if self.channels and Schema.CHANNEL in header.schemas:
@@ -373,6 +359,14 @@ def _first_of_each(channels: np.ndarray) -> np.ndarray:
     ids = channels["id"]
     is_ascending = bool((ids[1:] > ids[:-1]).all())
     return channels if is_ascending else channels[np.unique(ids, return_index=True)[1]]
+
+
+def _lose_false_ends(index: FileIndex) -> None:
+    """Lose chunks that are damaged where they say when the process began or ended to record."""
+    places = false_ends(index.path, index.chunks, [pair[0] for pair in index.clocks])
+    for chunk in index.chunks[places]:
+        index.lose(*(int(chunk[name]) for name in ("offset", "size_bytes", "schema", "count")))
+    index.chunks = np.delete(index.chunks, places)
 
 
 def _leave_out_unknown_layouts(index: FileIndex) -> None:

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sigmatrace.capture.index import RING_SUFFIX, find_rank_files
+from sigmatrace.capture.rank_files import RING_SUFFIX, find_rank_files
 from sigmatrace.capture.repack import Rewritten, copy_ring, rewrite
 from sigmatrace.errors import OutputError
 from sigmatrace.text import byte_text, count_text, counted

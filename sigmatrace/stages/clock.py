@@ -114,8 +114,8 @@ class Clock(Stage):
     def facts(self, resolved: Clocks) -> Mapping[str, object]:
         """Return ``base_ns`` and ``last_ns``: the first and last time the index knows of.
 
-        No process recorded before ``base_ns``; events may lie after ``last_ns`` where the end of
-        a file is missing.
+        No event lies outside of these, but for those of processes that are not calibrated, where
+        others are.
         """
         return resolved.facts
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from sigmatrace.partition import Run
 from sigmatrace.schema import STAGE_TABLES
-from sigmatrace.stages.clock_columns import NEVER_NS, Clocks, facts_of, with_chunks
+from sigmatrace.stages.clock_columns import NEVER_NS, Clocks, with_chunks
 from sigmatrace.stages.clock_fit import HZ_RANGE, SLACK_NS, Fit, fit, narrow, possible, single
 from sigmatrace.table_order import in_order
 from sigmatrace.trace_format import QUEUE_PAIR_LAYERS
@@ -49,7 +49,10 @@ def calibrated(run: Run) -> Clocks:
     processes = _processes(run)
     for members in _hosts(processes):
         _fit_host(members)
-    clocks = with_chunks(_flatten(processes, _untimed(run)), run)
+    good = np.array([process.fit is not None for process in processes], bool)
+    # How far events of the others are from those of these ones nobody knows.
+    placed = good | ~good.any()
+    clocks = with_chunks(_flatten(processes, _untimed(run)), run, placed)
     return replace(clocks, is_cut=run.window_ns is not None)
 
 
@@ -192,10 +195,10 @@ def _flatten(processes: list[_Process], untimed: np.ndarray) -> Clocks:
         ns_per_tick=np.array([fits[number].rate for number in numbers], np.float64),
         untimed=untimed,
         names=_names(processes, numbers),
-        span_ns=(span_ns := _spans(processes)),
+        span_ns=_spans(processes),
         quality=_quality(processes),
         chunks=pa.table({}),
-        facts=facts_of(span_ns),
+        facts={},
         ledger=_ledger(processes),
     )
 

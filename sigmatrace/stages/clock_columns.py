@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from sigmatrace.errors import PipelineError
-from sigmatrace.partition import Partition, Run, arrow_type
+from sigmatrace.partition import Partition, Run, arrow_type, column
 from sigmatrace.schema import STAGE_TABLES
 from sigmatrace.text import counted
 
@@ -44,8 +44,8 @@ class Clocks:
         untimed: ``(channels + 1,)`` bool, operations do not tell how long the call took; the last
             one stands for channels that are not known.
         names: By map, of its host, and of a process where a host has several maps.
-        span_ns: ``(processes, 2)`` i8, Unix ns at which each began and ended to record;
-            ``NEVER_NS`` where that is not known.
+        span_ns: ``(processes, 2)`` i8, Unix ns at which each began and ended to record, as far as
+            its last event; ``NEVER_NS`` where that is not known.
         quality: Table ``clock_quality``.
         chunks: Table ``chunk_times``.
         facts: ``base_ns``, ``last_ns``.
@@ -73,7 +73,7 @@ class Clocks:
     hosts: pa.Table = field(default_factory=_no_hosts)
 
 
-def facts_of(span_ns: np.ndarray) -> dict[str, object]:
+def _facts(span_ns: np.ndarray) -> dict[str, object]:
     """Return ``base_ns`` and ``last_ns`` of ``Clocks.span_ns``."""
     known = span_ns[span_ns[:, 0] != NEVER_NS]
     if not known.size:
@@ -128,13 +128,38 @@ def _span(part: Partition, table: str, name: str, clocks: Clocks) -> np.ndarray:
     return held
 
 
-def with_chunks(clocks: Clocks, run: Run) -> Clocks:
-    """Return the clocks with the times of the run's chunks."""
+def with_chunks(clocks: Clocks, run: Run, placed: np.ndarray) -> Clocks:
+    """Return the clocks with the times of the run's chunks, and ``span_ns`` and ``facts`` by them.
+
+    A process that was killed, or still runs, has events after the last reading of its clock.
+
+    Args:
+        clocks: Their ``span_ns`` is what readings of the clocks tell.
+        run: The index.
+        placed: ``(processes,)`` bool, whose events have their place among those of others. When a
+            process that is not calibrated began a clock told that its events are not on: of these
+            their chunks alone tell.
+    """
     table = run.tables["chunks"].select(["proc", "schema", "count"])
     for name in ("first", "last"):
         columns = (run.column("chunks", key) for key in (f"{name}_tsc", "proc"))
         table = table.append_column(f"{name}_ns", pa.array(unix_ns(clocks, *columns)[0]))
-    return replace(clocks, chunks=table)
+    span_ns = _reaching(clocks, table, placed)
+    return replace(clocks, chunks=table, span_ns=span_ns, facts=_facts(span_ns))
+
+
+def _reaching(clocks: Clocks, chunks: pa.Table, placed: np.ndarray) -> np.ndarray:
+    """Return ``Clocks.span_ns`` that reaches from the first event to the last one."""
+    owner, first_ns, last_ns = (column(chunks, name) for name in ("proc", "first_ns", "last_ns"))
+    told = (column(chunks, "count") > 0) & placed[owner]
+    owner, first_ns, last_ns = owner[told], first_ns[told], last_ns[told]
+    begin, end = clocks.span_ns.T.copy()
+    loose = ~column(clocks.quality, "calibrated") | (begin == NEVER_NS)
+    anew = owner[loose[owner]]
+    begin[anew], end[anew] = 2**63 - 1, NEVER_NS
+    np.minimum.at(begin, owner, first_ns)
+    np.maximum.at(end, owner, last_ns)
+    return np.stack([begin, end], axis=1)
 
 
 def ticks_at(clocks: Clocks, t_ns: int) -> np.ndarray:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sigmatrace.partition import Run, column
-from sigmatrace.stages.clock_columns import NEVER_NS, Clocks, facts_of, unix_ns, with_chunks
+from sigmatrace.stages.clock_columns import NEVER_NS, Clocks, unix_ns, with_chunks
 from sigmatrace.stages.clock_sample import Sample, messages_of
 from sigmatrace.stages.skew import Correction, Skew, estimate
 from sigmatrace.stages.skew_ties import compared
@@ -76,16 +76,14 @@ def corrected(clocks: Clocks, sample: Sample, run: Run) -> Clocks:
     found = _Found(skew, messages.src, messages.dst, before, after)
     if found.is_worse:
         return replace(clocks, ledger=found.told(clocks), hosts=found.table(clocks))
-    moved = with_chunks(moved, run)
-    span_ns = _moved_spans(clocks, skew.corrections, moved.chunks)
-    return replace(
+    moved = replace(
         moved,
-        span_ns=span_ns,
-        facts=facts_of(span_ns),
+        span_ns=_moved_spans(clocks, skew.corrections),
         quality=_quality(clocks, found.bound_ns),
         ledger=found.told(clocks),
         hosts=found.table(clocks),
     )
+    return with_chunks(moved, run, np.ones(good.size, bool))
 
 
 @dataclass(frozen=True)
@@ -272,19 +270,16 @@ def _spans(clocks: Clocks, number: int) -> Ints:
     return spans
 
 
-def _moved_spans(clocks: Clocks, corrections: Sequence[Correction], chunks: pa.Table) -> Ints:
+def _moved_spans(clocks: Clocks, corrections: Sequence[Correction]) -> Ints:
     """Return ``Clocks.span_ns`` corrected.
 
     When a process that is not calibrated began its host's clock told, which is not the one that is
-    corrected here; its chunks tell.
+    corrected here.
     """
     span_ns = clocks.span_ns.copy()
     calibrated = column(clocks.quality, "calibrated")
     for proc in np.flatnonzero(calibrated & (span_ns[:, 0] != NEVER_NS)).tolist():
         span_ns[proc] += corrections[clocks.map_of_proc[proc]].of(span_ns[proc])
-    owner, first_ns, last_ns = (column(chunks, name) for name in ("proc", "first_ns", "last_ns"))
-    for proc in np.intersect1d(np.flatnonzero(~calibrated), owner).tolist():
-        span_ns[proc] = first_ns[owner == proc].min(), last_ns[owner == proc].max()
     return span_ns
 
 

@@ -105,7 +105,7 @@ def _stragglers(seen: Seen) -> Iterator[Finding]:
     for row in rows:
         often = row["last"] >= chance * row["barriers"]
         if row["last"] and (often or row["caused_ns"] >= chance * caused):
-            weight = row["caused_ns"] / (seen.span_ns * others)
+            weight = seen.share(row["caused_ns"], others)
             whole = counted(row["barriers"], "barrier")
             yield Finding(
                 weight,
@@ -122,7 +122,7 @@ def _barriers(seen: Seen) -> Iterator[Finding]:
     caused = seen.column("stragglers", "caused_ns")
     members = int((seen.column("stragglers", "barriers") > 0).sum())
     if members and caused.max() < caused.sum() / 2:  # else it is one straggler's
-        weight = float(caused.sum()) / (seen.span_ns * members)
+        weight = seen.share(float(caused.sum()), members)
         spread = seen.column("barriers", "spread_ns")
         yield Finding(
             weight,
@@ -138,7 +138,7 @@ def _late_senders(seen: Seen) -> Iterator[Finding]:
     """Whose messages receivers wait for longer than for those of others."""
     late = seen.column("stragglers", "late_sender_ns")
     for proc in _outliers(late).tolist():
-        weight = int(late[proc]) / (seen.span_ns * seen.others)
+        weight = seen.share(int(late[proc]), seen.others)
         yield Finding(
             weight,
             "late sender",
@@ -195,7 +195,7 @@ def _slow_links(seen: Seen) -> Iterator[Finding]:
         if own.size < PAIRS or usual <= 0:
             continue
         for row in own[median[own] >= TIMES_MEDIAN * usual].tolist():
-            share = int(waited[row]) / seen.span_ns
+            share = seen.share(int(waited[row]))
             took, wait = int(median[row]), int(waited[row])
             yield Finding(
                 share,
@@ -303,7 +303,7 @@ def _path(seen: Seen) -> Iterator[Finding]:
                 continue
             where = seen.labels[one] if what == "local" else f"messages {seen.pair(one, other)}"
             yield Finding(
-                share * min(total / seen.span_ns, 1.0),
+                share * seen.share(total),
                 "critical path",
                 f"{share_text(share)} of the critical path ({time_text(total)}, what the last "
                 f"receive depended on) is {'in' if what == 'local' else 'under way:'} {where}",

@@ -32,6 +32,13 @@ class Seen:
         begin, end = run.extent_ns
         self.span_ns = max(end - begin, 1)
 
+    def share(self, ns: float, processes: int = 1) -> float:
+        """Return the share of the time of some processes, at most all of it.
+
+        What they wait for may be counted twice: barriers of two kinds can be one.
+        """
+        return min(ns / (self.span_ns * processes), 1.0)
+
     def rows(self, table: str) -> list[dict[str, Any]]:
         """Return the rows of a table that is small: that grows with processes, not with pairs."""
         rows: list[dict[str, Any]] = self.run.tables[table].to_pylist()

@@ -3,9 +3,8 @@
 The time of the run (of the window) is divided into at most ``SLOTS`` slots of a power of two of ns.
 A slot of a pair of processes and layer is idle if no operation that initiates traffic began in it;
 a pair keeps a bit for each slot, so memory does not grow with events. Before a pair's first slot
-in use and after its last one nothing is idle. Operations outside of the run's time, as a killed
-process may have them after the last reading of its clock, count in the first or the last slot, and
-in the ledger.
+in use and after its last one nothing is idle. Operations outside of the run's time, as a process
+that is not calibrated may have them, count in the first or the last slot, and in the ledger.
 
 Operations and bytes are those of ``traffic``. What has no time (mode ``aggregate``) is in no slot;
 a pair that has nothing else has no row.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -143,6 +144,48 @@ def test_killed_process(command, small):
     assert book["capture"]["open_files"] == [str(path)]
     assert book["records"]["op"]["read_open"] > 0
     assert sum(book["records"]["op"][key] for key in ("read", "read_open")) == 200
+
+
+@pytest.mark.parametrize("nature", ["forbidden", "empty"])
+def test_a_file_of_which_nothing_is_read(command, small, monkeypatch, nature):
+    path = small / "rank0.msgpack"
+    first = sorted(small.glob("*.msgpack"))[0]
+    first.rename(path)
+    if nature == "empty":
+        path.write_bytes(b"")
+        told, why = "1 file of 0 bytes, nothing was written (rank0.msgpack)", "empty"
+    else:
+        told = "1 file could not be read (rank0.msgpack: Permission denied)"
+        why = "unreadable: Permission denied"
+        forbid(monkeypatch, path)
+    one_line(command(f"run={small}", "strict=true"), 8, f"{path}: {why}")
+    spoken = command(f"run={small}", "export=report")
+    assert spoken.code == 0 and f"lost       {told}" in spoken.out
+    book = json.loads((small / "sigmatrace-out/ledger.json").read_text())
+    assert book["balanced"] and not book["lossless"]
+    page = (small / "sigmatrace-out/report.html").read_text()
+    assert "Nothing was lost" not in page and told in page
+    none = "none that could be read" if nature == "forbidden" else "none"
+    assert f"1 of 2 have a file; rank 0 has {none}\n" in spoken.out
+
+
+def test_files_that_nobody_may_read(command, small, monkeypatch):
+    first, second = sorted(small.glob("*.msgpack"))
+    forbid(monkeypatch, first, second)
+    why = f"{first}: Permission denied, and 1 more file"
+    one_line(command(f"run={small}"), 3, "no trace data can be read", why)
+
+
+def forbid(monkeypatch, *paths):
+    """Let files be unreadable, for root too."""
+    real = os.open
+
+    def refuse(path, *arguments, **options):
+        if os.fspath(path) in map(str, paths):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return real(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", refuse)
 
 
 def test_recording_that_stopped_early(command, small):

@@ -115,6 +115,19 @@ def test_losses_name_the_first_files_and_count_the_others():
     assert ledger.losses(ledger.build(account, {}, {})) == ["5 bytes cut (0, 1, 2, and 2 more)"]
 
 
+def test_files_that_hold_nothing_or_cannot_be_read_are_named():
+    account = an_account()
+    account.unreadable_files = {f"run/{k}": "Permission denied" for k in "abcd"}
+    account.empty_files = ["run/e"]
+    book = ledger.build(account, {}, {})
+    assert not book["lossless"] and ledger.is_torn(book)
+    each = ", ".join(f"{k}: Permission denied" for k in "abc")
+    assert ledger.losses(book) == [
+        f"4 files could not be read ({each}, and 1 more)",
+        "1 file of 0 bytes, nothing was written (e)",
+    ]
+
+
 @pytest.mark.parametrize(
     ("kind", "torn"), [("damaged", True), ("cut", True), ("foreign", False), ("whole", False)]
 )

@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from sigmatrace.capture.account import Account, account
-from sigmatrace.capture.index import FileIndex, find_rank_files, index_file
+from sigmatrace.capture.index import FileIndex, index_file
 from sigmatrace.capture.merge import ProcessBase, merge
 from sigmatrace.capture.objects import OBJECT_TABLES, WITHOUT, object_rows
+from sigmatrace.capture.rank_files import find_rank_files
 from sigmatrace.capture.read import ReadLoss, plan, read
 from sigmatrace.capture.tables import together
 from sigmatrace.partition import Partition, Run

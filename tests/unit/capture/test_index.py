@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import pickle
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgpack
@@ -11,8 +14,9 @@ import pyarrow as pa
 import pytest
 from capture_cases import NAME, check_balance, load_folder, small_channels
 
-from sigmatrace.capture.index import find_rank_files, index_file
+from sigmatrace.capture.index import index_file
 from sigmatrace.capture.merge import merge
+from sigmatrace.capture.rank_files import find_rank_files
 from sigmatrace.errors import ChunkFormatError, MixedRunsError, RunNotFoundError
 from sigmatrace.schema import INDEX_TABLES
 from sigmatrace.testing.write import RankFile, header_item, records
@@ -62,7 +66,8 @@ def test_foreign_files_among_good_ones_are_named_and_skipped(tmp_path: Path) -> 
     rows = loaded.run.tables["damage"].to_pylist()
     assert {(Path(x["path"]).name, x["what"], x["proc"], x["size_bytes"]) for x in rows} == {
         ("data.msgpack", "foreign", -1, 4),
-        ("empty.msgpack", "foreign", -1, 0),
+        ("empty.msgpack", "empty", -1, 0),
+        ("folder.msgpack", "unreadable: not a regular file", -1, 0),
         (NAME, "foreign", -1, 23),
     }
     assert loaded.account.schemas["op"].read == 1
@@ -76,6 +81,8 @@ def test_an_empty_file_with_a_telling_name_is_a_process_that_wrote_nothing(tmp_p
     [process] = loaded.run.tables["processes"].to_pylist()
     assert (process["host"], process["pid"], process["start_ns"]) == ("host", 1, 10**18)
     assert loaded.parts == []
+    assert loaded.account.empty_files == [str(tmp_path / NAME)]
+    assert loaded.account.open_files == [] and not loaded.account.is_lossless()
 
 
 def test_unreadable_file(tmp_path: Path) -> None:
@@ -83,7 +90,54 @@ def test_unreadable_file(tmp_path: Path) -> None:
     gone = index_file(tmp_path / "x-1-2.msgpack")
     assert gone.problem == "unreadable"
     run, _ = merge([gone, index_file(next(tmp_path.iterdir()))])
-    assert run.column("damage", "what").tolist() == ["unreadable"]
+    assert run.column("damage", "what").tolist() == ["unreadable: No such file or directory"]
+
+
+def no_link(place: Path) -> None:
+    place.symlink_to("nowhere")
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (no_link, "No such file or directory"),
+        (Path.mkdir, "not a regular file"),
+        (os.mkfifo, "not a regular file"),
+    ],
+)
+@pytest.mark.parametrize("name", ["rank0.msgpack", "host-2-1.msgpack"])
+def test_what_cannot_be_read_is_named_with_the_reason(
+    tmp_path: Path, make: Callable[[Path], None], why: str, name: str
+) -> None:
+    write(tmp_path)
+    make(tmp_path / name)
+    loaded = load_folder(tmp_path)
+    assert loaded.account.unreadable_files == {str(tmp_path / name): why}
+    assert loaded.account.empty_files == [] and not loaded.account.is_lossless()
+    assert loaded.account.schemas["op"].read == 1
+    check_balance(loaded)
+
+
+def test_a_ring_file_that_cannot_be_read_is_named_with_the_reason(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    assert load_folder(tmp_path).account.unreadable_files == {}
+    ring = path.with_suffix(".ring")
+    no_link(ring)
+    loaded = load_folder(tmp_path)
+    assert loaded.account.unreadable_files == {str(ring): "No such file or directory"}
+    (row,) = loaded.run.tables["damage"].to_pylist()
+    assert row["what"] == "ring file unreadable: No such file or directory" and row["proc"] == 0
+    assert loaded.account.schemas["op"].read == 1
+
+
+def test_a_folder_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> Iterator[Path]:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    write(tmp_path)
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(RunNotFoundError, match="cannot be read: Permission denied"):
+        find_rank_files(tmp_path)
 
 
 @pytest.mark.parametrize("version", [[2, 0], [0, 9], [1], "1.0", None, [[], {}], [2**63, "x" * 99]])

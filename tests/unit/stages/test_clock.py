@@ -5,7 +5,7 @@ import pytest
 
 from sigmatrace.errors import PipelineError
 from sigmatrace.stages.clock import Clock
-from sigmatrace.trace_format import Layer, Op
+from sigmatrace.trace_format import Layer, Op, Schema
 from tests.factories import START_NS, make_partition, make_run
 
 HZ = 2_000_000_000
@@ -151,6 +151,39 @@ def test_without_any_pair_a_process_is_named_and_starts_at_its_start():
     assert t.tolist() == [10**9, 10**9]
     assert [row["calibrated"] for row in quality] == [False, True]
     assert account["uncalibrated"] == {"count": 1, "first": ["rank 0"]}
+
+
+def chunk(proc: int, first: float, last: float, count: int = 1) -> dict[str, int]:
+    ends = {"first_tsc": tsc_at(first), "last_tsc": tsc_at(last)}
+    return {"proc": proc, "schema": Schema.OP, "count": count, **ends}
+
+
+@pytest.mark.parametrize("last", [5, 12])
+def test_the_run_reaches_to_the_last_event_of_any_process(last):
+    chunks = [chunk(0, 1, 3), chunk(1, 2, last), chunk(0, -(10**5), 10**5, count=0)]
+    clocks = [pair(0, 0), pair(0, 10), pair(1, 0.5)]
+    run = make_run(processes=[{}, {}], clocks=clocks, chunks=chunks)
+    facts = times(run, (0, BOOT_TSC))[3]
+    assert facts == {"base_ns": START_NS, "last_ns": START_NS + max(last, 10) * 10**9}
+
+
+def test_the_run_reaches_back_to_an_event_before_the_first_reading_of_a_clock():
+    run = make_run(processes=[{"start_ns": 0}], clocks=[pair(0, 0)], chunks=[chunk(0, -2, 1)])
+    facts = times(run, (0, BOOT_TSC))[3]
+    assert facts == {"base_ns": START_NS - 2 * 10**9, "last_ns": START_NS + 10**9}
+
+
+def test_events_of_a_process_without_a_clock_are_no_part_of_the_time_of_others():
+    chunks = [chunk(0, 1, 3), chunk(1, 1, 3)]
+    run = make_run(processes=[{"boot_id": ""}, {}], clocks=[pair(1, 0)], chunks=chunks)
+    facts = times(run, (0, BOOT_TSC))[3]
+    assert facts == {"base_ns": START_NS, "last_ns": START_NS + 3 * 10**9}
+
+
+def test_where_no_process_has_a_clock_events_alone_tell_how_long_the_run_was():
+    run = make_run(processes=[{"boot_id": ""}], chunks=[chunk(0, 1, 3)])
+    t, *_, facts = times(run, (0, tsc_at(1)), (0, tsc_at(3)))
+    assert facts == dict(zip(("base_ns", "last_ns"), (t + START_NS).tolist(), strict=True))
 
 
 def test_hosts_keep_their_own_counters():

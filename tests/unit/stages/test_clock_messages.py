@@ -120,6 +120,18 @@ def test_facts_and_chunks_are_in_corrected_time():
     assert errors[1 - moved] < 100 and bound <= errors[moved] < bound + 100
 
 
+def test_corrected_too_the_run_reaches_to_the_last_event():
+    chunk = {"schema": 0, "count": 5, "first_tsc": BOOT + 10**9, "last_tsc": BOOT + 10**12}
+    run = run_of(2)
+    chunks = make_run(chunks=[{"proc": p, **chunk} for p in (0, 1)]).tables["chunks"]
+    run = run.with_results({"chunks": chunks})
+    messages = Truth(World(2, full(2), offset_ns=1e9)).messages
+    clocks = corrected(calibrated(run), sample_of(messages), run)
+    assert clocks.hosts.num_rows
+    beyond_ns = clocks.facts["last_ns"] - column(clocks.chunks, "last_ns").max()
+    assert 0 <= beyond_ns < 1000  # 1000 s behind the last message
+
+
 def test_hosts_that_cannot_be_tied_are_named():
     """3 only receives, 4 says nothing."""
     _, _, _, _, after = found(World(5, [*full(3), (0, 3)], offset_ns=1e6, seed=3))

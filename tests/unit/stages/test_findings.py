@@ -56,6 +56,12 @@ def test_who_comes_last() -> None:
     ]
 
 
+def test_nobody_waits_for_more_than_all_the_time() -> None:
+    rows = stragglers((42, 200 * SECOND), *[(0, 0)] * 7)
+    ((_, text, weight),) = found(run_of(stragglers=rows, barriers=[{}] * 42))
+    assert "(100 % of their time)" in text and weight == 1
+
+
 def test_who_comes_last_seldom_but_by_far() -> None:
     rows = stragglers((5, 20 * SECOND), *[(5, SECOND // 10)] * 7, barriers=40)
     ((kind, text, _),) = found(run_of(stragglers=rows, barriers=[{}] * 40))

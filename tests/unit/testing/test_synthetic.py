@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from sigmatrace.capture.account import account
-from sigmatrace.capture.index import find_rank_files, index_file
+from sigmatrace.capture.index import index_file
 from sigmatrace.capture.merge import merge
+from sigmatrace.capture.rank_files import find_rank_files
 from sigmatrace.capture.read import ReadLoss, plan, read
 from sigmatrace.testing.synthetic import Truth, generate, main
 from sigmatrace.testing.synthetic_draw import Shape
