@@ -147,6 +147,7 @@ def index(
             "nothing was recorded there; see what sigmatrace-capture said",
         )
     run, bases = merge(files, run_id)
+    run = run.with_results({}, {"folder": folder.resolve().name})
     cuts = [Cut.of(files[base.index], 0, 0) for base in bases] if window is not None else []
     for file in files:
         file.forget_objects()
