@@ -1,9 +1,26 @@
-"""Who could have had traffic at a layer, whether there was any or not."""
+"""Who could have had traffic at a layer, whether there was any or not; what members are called."""
 
 from __future__ import annotations
 
 from sigmatrace.partition import Run
 from sigmatrace.trace_format import layer_text
+
+_WORDS = {
+    "node": ("node", "nodes"), "rank": ("rank", "ranks"), "gpu": ("GPU", "GPUs"),
+    "nic": ("NIC", "NICs"), "qp": ("queue pair or endpoint", "queue pairs or endpoints"),
+}  # fmt: skip
+
+
+def member_words(run: Run, level: str) -> tuple[str, str]:
+    """Return what one member of a level is called, and several: ranks are processes if none is one.
+
+    Args:
+        run: With the column ``rank`` of ``processes``.
+        level: Of the table ``communication``.
+    """
+    if level == "rank" and not (run.column("processes", "rank") >= 0).any():
+        return "process", "processes"
+    return _WORDS[level]
 
 
 def participants(run: Run, layer: int) -> list[int]:

@@ -145,6 +145,7 @@ def index(
     if not any(file.whole_bytes for file in files):
         raise _nothing(folder, files)
     run, bases = merge(files, run_id)
+    run = run.with_results({}, {"folder": folder.resolve().name})
     cuts = [Cut.of(files[base.index], 0, 0) for base in bases] if window is not None else []
     for file in files:
         file.forget_objects()

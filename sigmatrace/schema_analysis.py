@@ -82,7 +82,9 @@ ANALYSIS_TABLES: dict[str, dict[str, str]] = {
     # `backwards`: messages that were received before they were sent (clocks); all other columns
     # leave them out, latencies are null where there are no others. `uncertain`: of `messages`,
     # those whose order is not sure. Percentiles: the least latency that so many of them do not
-    # exceed. `mean_bytes`: of those whose size is known, null where there are none.
+    # exceed. `p50_least_ns`: least median that the pair has but for chance, which is wrong for any
+    # of all pairs in one of 100 runs; null where its messages are too few to tell. `mean_bytes`: of
+    # those whose size is known, null where there are none.
     "message_latency": {
         "src_proc": "i4",
         "dst_proc": "i4",
@@ -92,6 +94,7 @@ ANALYSIS_TABLES: dict[str, dict[str, str]] = {
         "uncertain": "u8",
         "min_ns": "i8",
         "p50_ns": "i8",
+        "p50_least_ns": "i8",
         "p99_ns": "i8",
         "max_ns": "i8",
         "mean_ns": "f8",
@@ -186,10 +189,12 @@ ANALYSIS_TABLES: dict[str, dict[str, str]] = {
         "status": "i4",
         "count": "u8",
     },
-    # findings: what to look at first. `weight`: share, 0 to 1, of time or bytes that it concerns.
+    # findings: what to look at first, in the order of `weight`, 0 to 1. `share`: 0 to 1, of time,
+    # messages or bytes, that it concerns; null where it is no such thing (errors, idle links).
     "findings": {
         "position": "i4",
         "weight": "f8",
+        "share": "f8",
         "kind": "str",
         "text": "str",
         "evidence": "str",

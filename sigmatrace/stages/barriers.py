@@ -5,7 +5,8 @@ Found in three ways, each apart:
 * ``region``: regions of the program whose name contains ``region`` (``barrier_regions``).
 * ``doorbell``: bursts of atomics that GPUs ring for; the first of a burst is the arrival.
 * ``phase``: bursts of operations of processes, where there is neither of these; the last one of a
-  burst is the arrival, at the silence that follows.
+  burst is the arrival, at the silence that follows. Of two processes there are none: one that
+  answers each message of the other one keeps pace with it, too.
 
 Of bursts only those count that fit each other (``bursts``). Regions are kept as they are; of
 operations no more than intervals, so memory does not grow with them.
@@ -33,6 +34,10 @@ from sigmatrace.trace_format import INITIATORS, Layer, Op
 DOORBELL_FLOORS, PHASE_FLOORS = 1 << 20, 1 << 12
 """Intervals of a GPU, and of a process, are at most about so many: 24 bytes each."""
 FLOOR_NS = 1000
+PHASE_MEMBERS = 3
+"""The fewest processes whose phases of traffic are told. Nothing in it tells a barrier of two from
+request and response: who has sent waits for the other one in both, so that each message of a
+ping-pong would be a barrier."""
 _ERROR_MOST_NS = 1e15
 """A clock that nobody calibrated may be off by anything; days are enough, and fit into 64 bits."""
 
@@ -178,10 +183,11 @@ def _atomics(part: Partition) -> tuple[Ints, Ints]:
 
 
 def _of_bursts(kind: str, bursts: Bursts, floor_ns: int) -> list[Found]:
-    found = aligned(bursts, floor_ns, "first" if kind == "doorbell" else "last")
-    if found is None:
+    is_doorbell = kind == "doorbell"
+    found = aligned(bursts, floor_ns, "first" if is_doorbell else "last")
+    if found is None or (not is_doorbell and found.key.size < PHASE_MEMBERS):
         return []
-    came = found.first if kind == "doorbell" else found.last
+    came = found.first if is_doorbell else found.last
     return [Found(kind, "", found.key >> 32, found.key & 0xFFFFFFFF, came)]
 
 

@@ -1,8 +1,9 @@
 """Stage findings: what to look at first, in plain words, from the tables of the analyses.
 
-Each finding has a weight, the share of time, messages or bytes that it concerns, by which they are
-ordered, and evidence: a table, and which of its rows, as a query would name them. Thresholds stand
-here, each with its reason, so that what is usual is not told, and what is told is worth a look.
+Each finding has a weight, by which they are ordered, and evidence: a table, and which of its rows,
+as a query would name them. The weight is the share of time, messages or bytes that it concerns, but
+of errors, which come first, and of idle links, which are no fault as such. Thresholds stand here,
+each with its reason, so that what is usual is not told, and what is told is worth a look.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from sigmatrace.participants import member_words
 from sigmatrace.partition import Run, column
 from sigmatrace.schema import STAGE_TABLES, Columns
 from sigmatrace.stages import findings_doubts
@@ -37,16 +39,15 @@ TIMES_MEDIAN = 2.0
 cluster stay below."""
 PAIRS = 4
 """A median of less than so many pairs is none that a pair could be held against."""
-MESSAGES = 10
-"""A median latency of less than so many messages is not told of."""
 UNEVEN = 1.5
 """Bytes, most to least, or heaviest pair to mean: from here on one link is the bottleneck while the
 others have a third of their time left."""
 ON_PATH = 0.2
 """What has less than a fifth of the critical path can at best make the run so much shorter."""
-IDLE, IDLE_WEIGHT = 0.5, 0.1
-"""Links that nobody sends over for half of the time. That is no fault as such (programs compute),
-so it weighs a tenth."""
+IDLE, BUSY, IDLE_WEIGHT = 0.5, 0.25, 0.1
+"""Links that nobody sends over for half of the time, while half of all links are idle for no more
+than a quarter of it: that all are idle tells nothing but that programs compute. It is no fault as
+such, so it weighs a tenth."""
 TOLD = 2
 """Findings in the closing summary."""
 
@@ -59,7 +60,8 @@ class Findings(TableStage):
         **{
             name: STAGE_TABLES[name]
             for name in (
-                *("stragglers", "barriers", "waits", "message_latency", "links"),
+                *("stragglers", "barriers", "barrier_arrivals", "waits"),
+                *("message_latency", "links"),
                 *("communication", "imbalance", "errors", "critical_path"),
             )
         },
@@ -82,6 +84,9 @@ class Findings(TableStage):
         columns: dict[str, Any] = {
             "position": np.arange(len(kept), dtype=np.int32),
             "weight": np.array([min(one.weight, 1.0) for one in kept], np.float64),
+            "share": pa.array(
+                [min(one.weight, 1.0) if one.is_share else None for one in kept], pa.float64()
+            ),
         }
         for name in ("kind", "text", "evidence"):
             columns[name] = pa.array([getattr(one, name) for one in kept], pa.string())
@@ -99,13 +104,12 @@ class Findings(TableStage):
 def _stragglers(seen: Seen) -> Iterator[Finding]:
     """Who came last to barriers more often, or was waited for longer, than by chance."""
     rows = [row for row in seen.rows("stragglers") if row["barriers"]]
-    others = max(len(rows) - 1, 1)
     chance = TIMES_CHANCE / max(len(rows), 1)
     caused = sum(row["caused_ns"] for row in rows)
     for row in rows:
         often = row["last"] >= chance * row["barriers"]
         if row["last"] and (often or row["caused_ns"] >= chance * caused):
-            weight = seen.share(row["caused_ns"], others)
+            weight = seen.share(row["caused_ns"], seen.barrier_members - 1)
             whole = counted(row["barriers"], "barrier")
             yield Finding(
                 weight,
@@ -120,9 +124,9 @@ def _stragglers(seen: Seen) -> Iterator[Finding]:
 def _barriers(seen: Seen) -> Iterator[Finding]:
     """How much of their time processes wait at barriers, whoever comes last."""
     caused = seen.column("stragglers", "caused_ns")
-    members = int((seen.column("stragglers", "barriers") > 0).sum())
+    members = seen.barrier_members
     if members and caused.max() < caused.sum() / 2:  # else it is one straggler's
-        weight = seen.share(float(caused.sum()), members)
+        weight = seen.share(int(caused.sum()), members)
         spread = seen.column("barriers", "spread_ns")
         yield Finding(
             weight,
@@ -179,29 +183,35 @@ def _late_receivers(seen: Seen) -> Iterator[Finding]:
 
 
 def _slow_links(seen: Seen) -> Iterator[Finding]:
-    """Pairs whose messages take longer than those of other pairs, of about the same size."""
+    """Pairs whose messages take longer than those of other pairs, of about the same mean size.
+
+    By more than chance makes the median of some messages of the slowest of many pairs longer.
+    """
     ends = seen.keys("message_latency")
     src, dst, layer = ends_of(ends)
-    messages, median = (seen.column("message_latency", name) for name in ("messages", "p50_ns"))
+    median, least = (seen.column("message_latency", x) for x in ("p50_ns", "p50_least_ns"))
     mean = seen.column("message_latency", "mean_bytes")
     size = bit_lengths(np.minimum(np.nan_to_num(mean), 2.0**63).astype(np.uint64))
     size[np.isnan(mean)] = UNKNOWN_CLASS
     waited = _at(seen.keys("waits"), seen.column("waits", "transfer_ns"), ends)
     alike = layer.astype(np.int64) << 8 | size
-    alike[messages < MESSAGES] = -1
+    alike[seen.column("message_latency", "messages") == 0] = -1
     for one in np.unique(alike[alike >= 0]).tolist():
         own = np.flatnonzero(alike == one)
         usual = float(np.median(median[own]))
         if own.size < PAIRS or usual <= 0:
             continue
-        for row in own[median[own] >= TIMES_MEDIAN * usual].tolist():
+        others = "other pairs of " + (
+            "unknown size" if one & 255 == UNKNOWN_CLASS else "about the same mean size"
+        )
+        for row in own[least[own] >= TIMES_MEDIAN * usual].tolist():
             share = seen.share(int(waited[row]))
             took, wait = int(median[row]), int(waited[row])
             yield Finding(
                 share,
                 "slow link",
                 f"messages {seen.pair(src[row], dst[row])} took {time_text(took)} in the median, "
-                f"{took / usual:.3g} times as long as those of other pairs "
+                f"{took / usual:.3g} times as long as those of {others} "
                 f"({layer_text(int(layer[row]))}); the receiver waited at most "
                 f"{time_text(wait)} for them ({share_text(share)} of the run)",
                 f"message_latency where src_proc = {src[row]} and dst_proc = {dst[row]} and "
@@ -256,7 +266,8 @@ def _uneven(seen: Seen) -> Iterator[Finding]:
                 (row["pair_max_bytes"] - row["pair_mean_bytes"]) / total,
                 "heavy pair",
                 f"{row['pair_src']} sent {byte_text(row['pair_max_bytes'])} to {row['pair_dst']}, "
-                f"{row['pair_ratio']:.3g} times as much as the mean pair of {level}s",
+                f"{row['pair_ratio']:.3g} times as much as the mean pair of "
+                f"{member_words(seen.run, level)[1]}",
                 where,
             )
 
@@ -270,18 +281,23 @@ def _bytes_between(seen: Seen, row: Mapping[str, Any]) -> float:
 
 
 def _idle(seen: Seen) -> Iterator[Finding]:
-    """How idle links are."""
-    idle = seen.column("links", "idle_ns")
+    """Links that are idle while others are busy."""
+    idle_ns, longest = (seen.column("links", f"{name}idle_ns") for name in ("", "longest_"))
     lasted = seen.column("links", "last_ns") - seen.column("links", "first_ns")
-    share = float(np.median(idle / np.maximum(lasted, 1))) if idle.size else 0.0
-    if share >= IDLE:
-        longest = int(seen.column("links", "longest_idle_ns").max())
+    idle = idle_ns / np.maximum(lasted, 1)
+    which = np.flatnonzero(idle >= IDLE)
+    usual = float(np.median(idle)) if idle.size else 1.0
+    if which.size and usual <= BUSY:
+        least = float(idle[which].min())
         yield Finding(
-            share * IDLE_WEIGHT,
+            float(idle[which].mean()) * IDLE_WEIGHT,
             "idle links",
-            f"half of the links were idle for {share_text(share)} or more of the time between "
-            f"their first and last operation; the longest pause was {time_text(longest)}",
-            "links",
+            f"{count_text(which.size)} of {counted(idle.size, 'link')} idle for "
+            f"{share_text(least)} or more of the time between their first and last operation, half "
+            f"of all for at most {share_text(usual)}; the longest pause was "
+            f"{time_text(int(longest[which].max()))}",
+            f"links where idle_ns >= {IDLE:g} * (last_ns - first_ns)",
+            is_share=False,
         )
 
 

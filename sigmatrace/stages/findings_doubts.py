@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
+from sigmatrace.clock_doubts import untimed_pairs, untimed_text
 from sigmatrace.partition import column
 from sigmatrace.stages.findings_seen import Find, Finding, Seen
-from sigmatrace.stages.pairs import ends_of
 from sigmatrace.text import count_text, counted
 
 BROKEN = 1.0
@@ -30,6 +28,7 @@ def errors(seen: Seen) -> Iterator[Finding]:
             f"{counted(total, f'{kind}{how}', f'{kind}s{how}')}, most in "
             f"{seen.labels[most['proc']]} ({count_text(most['count'])}{status})",
             f"errors where kind = '{kind}'",
+            is_share=False,
         )
 
 
@@ -44,6 +43,7 @@ def sent_again(seen: Seen) -> Iterator[Finding]:
             "sent again",
             f"{counted(repeated, 'packet')} sent again, in {counted(which, 'flow')} of the capture",
             "wire_flows where repeated > 0",
+            is_share=False,
         )
 
 
@@ -63,22 +63,11 @@ def doubtful(seen: Seen) -> Iterator[Finding]:
 
 def uncertain_latencies(seen: Seen) -> Iterator[Finding]:
     """Pairs of hosts whose clocks may be off by more than messages between them take."""
-    ends = ends_of(seen.keys("message_latency"))[:2]
-    messages, median = (seen.column("message_latency", name) for name in ("messages", "p50_ns"))
-    hosts = seen.run.column("processes", "host")
-    error_ns = seen.column("clock_quality", "error_ns")
-    src, dst = (np.maximum(end, 0) for end in ends)  # matched messages have both
-    unsure = (hosts[src] != hosts[dst]) & (median <= error_ns[src] + error_ns[dst])
-    count = int(messages[unsure].sum())
-    if count:
-        which = f"{count_text(int(unsure.sum()))} of {counted(unsure.size, 'pair')} of processes"
-        yield Finding(
-            count / int(messages.sum()),
-            "clocks",
-            f"clocks of hosts may be off by more than half of the messages took between {which}: "
-            "their latencies, waits for them, and the critical path are not sure",
-            "clock_quality",
-        )
+    untimed = untimed_pairs(seen.run)
+    messages = seen.column("message_latency", "messages")
+    if count := int(messages[untimed].sum()):
+        share = count / int(messages.sum())
+        yield Finding(share, "clocks", untimed_text(seen.run, untimed), "clock_quality")
 
 
 def uncertain_barriers(seen: Seen) -> Iterator[Finding]:

@@ -15,12 +15,13 @@ from sigmatrace.stages.pairs import Ints, keys_of, labels_of
 
 @dataclass(frozen=True)
 class Finding:
-    """One finding; attributes as in the table."""
+    """One finding; attributes as in the table, and whether its weight is its share."""
 
     weight: float
     kind: str
     text: str
     evidence: str
+    is_share: bool = True
 
 
 class Seen:
@@ -31,13 +32,6 @@ class Seen:
         self.labels = labels_of(run)
         begin, end = run.extent_ns
         self.span_ns = max(end - begin, 1)
-
-    def share(self, ns: float, processes: int = 1) -> float:
-        """Return the share of the time of some processes, at most all of it.
-
-        What they wait for may be counted twice: barriers of two kinds can be one.
-        """
-        return min(ns / (self.span_ns * processes), 1.0)
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         """Return the rows of a table that is small: that grows with processes, not with pairs."""
@@ -56,10 +50,24 @@ class Seen:
         """Return the two ends of messages."""
         return f"from {self.labels[src]} to {self.labels[dst]}"
 
+    def share(self, ns: int, members: int = 1) -> float:
+        """Return a length of time as a share of the run, or of so many that it lasts for.
+
+        At most all of it: events of processes that are not calibrated may lie outside of the run,
+        and what is waited for may be counted twice, where barriers of two kinds are one.
+        """
+        return min(ns / (self.span_ns * max(members, 1)), 1.0)
+
     @cached_property
     def others(self) -> int:
         """How many processes there are besides one."""
-        return max(len(self.labels) - 1, 1)
+        return len(self.labels) - 1
+
+    @cached_property
+    def barrier_members(self) -> int:
+        """How many come to barriers: processes, or their GPUs, each of which waits by itself."""
+        proc, gpu = (self.column("barrier_arrivals", name) for name in ("proc", "gpu"))
+        return int(np.unique(proc.astype(np.int64) << 32 | gpu).size)
 
 
 Find = Callable[[Seen], Iterator[Finding]]

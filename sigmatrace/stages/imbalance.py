@@ -14,16 +14,19 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from sigmatrace.participants import member_words
 from sigmatrace.partition import Run, arrow_type, column
 from sigmatrace.schema import STAGE_TABLES, Columns
 from sigmatrace.stages.ends import KNOWN_COLUMNS, LEVELS, Known
 from sigmatrace.stages.sums import LIMB, LOW, column_sums, sums_of
 from sigmatrace.stages.table_stage import TableStage, Told
-from sigmatrace.text import byte_text
+from sigmatrace.text import byte_text, counted
 from sigmatrace.trace_format import layer_text
 
 TOLD = ("rank", "node")
 """Levels of which the closing summary tells."""
+EVEN = "1"
+"""A ratio as it is told; what is as even as that is not told to be uneven."""
 _MOST = np.uint64(2**64 - 1)
 
 
@@ -58,7 +61,7 @@ class Imbalance(TableStage):
 
     def lines(self, resolved: Told, run: Run) -> Sequence[str]:
         """Return how uneven ranks and nodes are, where there are several."""
-        return list(_lines(resolved.table))
+        return list(_lines(resolved.table, run))
 
 
 def _table(rows: Sequence[Mapping[str, object]]) -> pa.Table:
@@ -165,16 +168,17 @@ def _equations(
         yield {"name": f"bytes at level {level}", "left": list(told.values()), "right": right}
 
 
-def _lines(table: pa.Table) -> Iterator[str]:
+def _lines(table: pa.Table, run: Run) -> Iterator[str]:
     for row in table.to_pylist():
         if row["level"] in TOLD and row["members"] > 1 and row["egress_max_bytes"]:
-            where = f"{layer_text(row['layer'])}, {row['members']} {row['level']}s"
+            members = counted(row["members"], *member_words(run, row["level"]))
+            where = f"{layer_text(row['layer'])}, {members}"
             said = [_way_text(row)]
             if not row["pair_max_bytes"]:
                 said.append("to ends that are not known")
-            elif row["pair_max_bytes"] > row["pair_mean_bytes"]:
+            elif (times := _times(row["pair_ratio"])) != EVEN:
                 pair = f"{row['pair_src']} -> {row['pair_dst']}"
-                said.append(f"{pair} {row['pair_ratio']:.3g} times the mean pair")
+                said.append(f"{pair} {times} times the mean pair")
             yield f"imbalance  {where}: {'; '.join(said)}"
 
 
@@ -188,4 +192,10 @@ def _way_text(row: Mapping[str, Any]) -> str:
     )
     if not row["egress_min_bytes"]:
         return f"sent unevenly ({most}, {row['egress_min']} nothing)"
-    return f"sent {row['egress_ratio']:.3g} to 1 ({most}, {least})"
+    if (times := _times(row["egress_ratio"])) == EVEN:
+        return f"all sent about {sizes[0]}"
+    return f"sent {times} to 1 ({most}, {least})"
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.3g}"

@@ -3,6 +3,9 @@
 Percentiles are exact: the least latency that so many of the messages do not exceed. Messages that
 were received before they were sent (clocks) have no latency: they are counted, and left out. Those
 whose order is not certain are among all others, and counted.
+
+The median of few messages is a matter of chance, and of many pairs one has the largest: so there is
+also what it is at least, of all messages such as these (``_least_places``).
 """
 
 from __future__ import annotations
@@ -32,6 +35,9 @@ from sigmatrace.text import counted, time_text
 from sigmatrace.trace_format import layer_text
 
 _MOST = np.uint64(2**64 - 1)
+CHANCE = 0.01
+"""How likely it is that, of a run whose messages are independent, the median of any pair is less
+than what is told that it is at least."""
 
 
 @dataclass(frozen=True)
@@ -107,13 +113,14 @@ def _of_pairs(messages: pa.Table) -> pa.Table:
     ordered = latency[np.lexsort((latency, pairs.code))]
     until, count = np.cumsum(pairs.count), pairs.sums(forward).astype(np.int64)
     first = until - count  # of each pair those that are negative come first
+    none, least = count == 0, _least_places(count)
     edges = {
-        "min_ns": first,
-        "p50_ns": first + (count + 1) // 2 - 1,
-        "p99_ns": first + (99 * count + 99) // 100 - 1,
-        "max_ns": until - 1,
+        "min_ns": (first, none),
+        "p50_ns": (first + (count + 1) // 2 - 1, none),
+        "p50_least_ns": (first + least, none | (least < 0)),
+        "p99_ns": (first + (99 * count + 99) // 100 - 1, none),
+        "max_ns": (until - 1, none),
     }
-    none = count == 0
     total = pairs.totals(np.where(forward, latency, 0))[1]
     return pa.table(
         {
@@ -124,13 +131,31 @@ def _of_pairs(messages: pa.Table) -> pa.Table:
             "backwards": pairs.sums(~forward),
             "uncertain": pairs.sums(forward & column(messages, "uncertain")),
             **{
-                name: pa.array(ordered[np.where(none, 0, at)], mask=none)
-                for name, at in edges.items()
+                name: pa.array(ordered[np.where(lacking, 0, at)], mask=lacking)
+                for name, (at, lacking) in edges.items()
             },
             "mean_ns": pa.array(total / np.maximum(count, 1), mask=none),
             "mean_bytes": _mean_bytes(messages, pairs, forward),
         }
     )
+
+
+def _least_places(count: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return which of sorted values their median exceeds but for chance; below 0: they are too few.
+
+    Each of ``m`` values is below the median with a chance of a half. That no more than
+    ``m / 2 - t`` of them are has at most the chance ``exp(-2 t^2 / m)`` (Hoeffding), whatever the
+    values' distribution, which ``t`` makes ``CHANCE`` for all groups together.
+
+    Args:
+        count: ``(groups,)`` i8, of the values of each group.
+
+    Returns:
+        ``(groups,)`` i8, from 0.
+    """
+    chance = np.log(max(count.size, 1) / CHANCE)
+    place: NDArray[np.float64] = np.floor(count / 2 - np.sqrt(count * chance / 2))
+    return place.astype(np.int64)
 
 
 def _mean_bytes(messages: pa.Table, pairs: Groups, chosen: NDArray[np.bool_]) -> pa.Array:

@@ -21,6 +21,7 @@ import numpy as np
 from sigmatrace.errors import ConfigError, OutputError
 from sigmatrace.testing.synthetic_draw import Clocks, Messages, Shape
 from sigmatrace.testing.synthetic_rank import write_rank
+from sigmatrace.text import counted
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{_NAME}: error: {error}", file=sys.stderr)
         return (ConfigError if isinstance(error, ValueError) else OutputError).exit_code
     seconds = time.monotonic() - begin
-    print(f"{truth.operations} operations of {truth.shape.ranks} ranks in {out}, {seconds:.1f} s")
+    amount = counted(truth.operations, "operation")
+    print(f"{amount} of {counted(truth.shape.ranks, 'rank')} in {out}, {seconds:.1f} s")
     return 0
 
 

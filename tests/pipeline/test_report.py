@@ -92,8 +92,10 @@ def test_moe_in_its_window(tmp_path: Path) -> None:
     assert float(row["pair ratio"]) == pytest.approx(2.15, abs=1e-12)
     assert row["egress max"] == "node2" and (row["pair src"], row["pair dst"]) == ("node2", "node1")
     said = page.figures["figure-matrix-node-verbs"]
-    assert "The heaviest pair is node2 to node1 with 14.8 GiB" in said
+    assert "The heaviest pair of different nodes is node2 to node1 with 14.8 GiB" in said
     assert said.count("14.8 GiB") == 3 and truth.window in page.text  # title, cell, caption
+    assert f"SigmaTrace report run, 16 processes, {truth.window}" in page.text
+    assert "(10 s after the run's), for " in page.text
 
 
 def test_what_was_lost_comes_before_what_was_found(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sigmatrace.export.amounts import added
-from sigmatrace.export.report.flows import LEVELS, Flows, drawn_layers
+from sigmatrace.export.report.flows import Flows, drawn_layers
 from sigmatrace.export.report.shape import Shape
 from sigmatrace.export.report.style import (
     HATCHES,
@@ -55,7 +55,7 @@ def over_time(run: Run) -> Iterator[Shape]:
     )
     text = f"Bytes of operations by when they began, in steps of {time_text(bin_ns)}. {told}"
     yield Shape(
-        "bandwidth", "all ranks together", text, lambda: _rates(rates, layers, begin_ns, bin_ns)
+        "bandwidth", "all processes together", text, lambda: _rates(rates, layers, begin_ns, bin_ns)
     )
     one = of_layer == 0
     mine = {name: values[one] for name, values in rows.items()}
@@ -64,7 +64,7 @@ def over_time(run: Run) -> Iterator[Shape]:
         "none. A column that is blank in all rows is a time in which nobody sent anything."
     )
     yield Shape(
-        "bandwidth-by-rank", "by rank", text, lambda: _by_process(run, mine, begin_ns, bin_ns)
+        "bandwidth-by-rank", "by process", text, lambda: _by_process(run, mine, begin_ns, bin_ns)
     )
 
 
@@ -117,8 +117,8 @@ def _by_process(run: Run, rows: dict[str, Any], begin_ns: int, bin_ns: int) -> A
     )
     axes.set_xlabel(f"time in {name}")
     if tall > 1:
-        axes.set_ylabel(f"a row is the mean of {tall} ranks")
-    bar = figure.colorbar(image, ax=axes, label="bytes per second of a rank")
+        axes.set_ylabel(f"a row is the mean of {tall} processes")
+    bar = figure.colorbar(image, ax=axes, label="bytes per second of a process")
     byte_axis(bar.ax.yaxis, "/s")
     return figure
 
@@ -225,7 +225,7 @@ def uneven(found: Iterable[Flows]) -> Iterator[Shape]:
 
 def _uneven(one: Flows) -> Shape:
     sent, got = one.ways()
-    text = [f"Bytes that each {LEVELS[one.level][0]} sent to others and got from them."]
+    text = [f"Bytes that each {one.words[0]} sent to others and got from them."]
     for what, way in (("sent", sent), ("got", got)):
         most, least = int(way.argmax()), int(way.argmin())
         if way[most] == way[least]:

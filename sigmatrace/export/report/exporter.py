@@ -67,7 +67,7 @@ class Report(Exporter):
         quality = [*tables.shown(run, tables.QUALITY, self.rows)]
         text = page(
             {
-                "title": f"{run.tables['processes'].num_rows} processes",
+                "title": facts.title(run),
                 "version": version_text(),
                 "ran": facts.ran(run, told.ran),
                 "verdicts": facts.verdicts(run, self.book),

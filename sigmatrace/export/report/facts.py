@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from sigmatrace.clock_doubts import untimed_pairs, untimed_text
 from sigmatrace.export.report.flows import in_order
 from sigmatrace.partition import Run
-from sigmatrace.text import count_text, counted, listed, time_text
+from sigmatrace.text import count_text, counted, listed, printable, time_text
 from sigmatrace.window import text_of
 
 NAMED = 8
@@ -69,22 +70,37 @@ def ran(run: Run, said: Sequence[Line]) -> list[Line]:
     }
     hosts = sorted({*columns["host"]}, key=in_order)
     ranks = len({rank for rank in columns["rank"] if rank >= 0})
+    known = f"of {counted(ranks, 'known rank')}" if ranks else "none with a known rank"
     layers = Counter(layer for one in columns["layers"] for layer in one.split(",") if layer)
     found = [
         Line("command", _several(Counter(columns["command"]))),
         Line("run", _several(Counter(columns["run_id"]))),
-        Line("processes", (f"{counted(processes.num_rows, 'process', 'processes')}, of "
-                           f"{counted(ranks, 'known rank')}",)),
+        Line("processes", (f"{counted(processes.num_rows, 'process', 'processes')}, {known}",)),
         Line("hosts", (f"{count_text(len(hosts))}: {listed(hosts, NAMED)}",)),
         Line("layers", (", ".join(layers) or "none",)),
         Line("mode", _several(Counter(columns["mode"]))),
     ]  # fmt: skip
-    if "last_ns" in run.facts and (base_ns := run.fact_ns("base_ns")):
-        start = datetime.fromtimestamp(base_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        found.append(
-            Line("start", (f"{start}, for {time_text(run.fact_ns('last_ns') - base_ns)}",))
-        )
+    found += _start(run)
     return [*found, *(one for one in said if one.term != "window"), _window(run, said)]
+
+
+def title(run: Run) -> str:
+    """Return what tells the report from others: the run's folder, its processes, its window."""
+    processes = counted(run.tables["processes"].num_rows, "process", "processes")
+    window = "" if run.window_ns is None else text_of(*run.window_ns, run.fact_ns("base_ns"))
+    return ", ".join(filter(None, (printable(str(run.facts["folder"])), processes, window)))
+
+
+def _start(run: Run) -> Iterator[Line]:
+    """Say when what was looked at began, and how long it lasted."""
+    if "last_ns" not in run.facts or not (base_ns := run.fact_ns("base_ns")):
+        return
+    begin_ns, end_ns = run.extent_ns
+    if end_ns < begin_ns:  # the window lies outside of the run
+        return
+    start = datetime.fromtimestamp(begin_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    after = f" ({time_text(begin_ns - base_ns)} after the run's)" if begin_ns > base_ns else ""
+    yield Line("start", (f"{start}{after}, for {time_text(end_ns - begin_ns)}",))
 
 
 def _window(run: Run, said: Sequence[Line]) -> Line:
@@ -139,11 +155,25 @@ def _matched(book: Mapping[str, Any]) -> Iterator[Verdict]:
     own = book["stages"].get("match", {}).get("own", {})
     ends = sum(own.get(what, 0) for what in ("sends", "receives"))
     lacking = ends - sum(own.get(f"{what}_matched", 0) for what in ("sends", "receives"))
-    if lacking:
-        which = f"{count_text(lacking)} of {counted(ends, 'send or receive', 'sends and receives')}"
+    cut = _cut_off(own) if book["capture"]["window"] else 0
+    total = counted(ends, "send or receive", "sends and receives")
+    if lacking > cut:
+        which = f"{count_text(lacking - cut)} of {total}"
         yield Verdict(False, f"{which} not matched: their other end is not in the data.")
-    elif ends:
+    elif ends and not cut:
         yield Verdict(True, "Every send has its receive, and every receive its send.")
+    if cut:
+        which = f"{count_text(cut)} of {total}"
+        yield Verdict(True, f"{which} not matched, as the window may have cut off their other "
+                            "end: that is no loss.")  # fmt: skip
+
+
+def _cut_off(own: Mapping[str, Any]) -> int:
+    """Return how many ends lack the other one for no reason that a window would not explain."""
+    return sum(
+        own.get(f"{what}s_unmatched", {}).get(f"not_seen_{other}", 0)
+        for what, other in (("send", "received"), ("receive", "sent"))
+    )
 
 
 def _clocks(run: Run, book: Mapping[str, Any]) -> Iterator[Verdict]:
@@ -164,6 +194,9 @@ def _clocks(run: Run, book: Mapping[str, Any]) -> Iterator[Verdict]:
     if backwards := book["stages"].get("messages", {}).get("received_before_sent"):
         which = counted(backwards, "message")
         yield Verdict(False, f"{which} received before they were sent: clocks disagree.")
+    if "message_latency" in run.tables and (untimed := untimed_pairs(run)).any():
+        text = untimed_text(run, untimed)
+        yield Verdict(False, f"{text[0].upper()}{text[1:]}.")
 
 
 def _untied(run: Run) -> list[str]:
@@ -179,7 +212,7 @@ class Finding:
     """A finding.
 
     Attributes:
-        share: Of time or bytes that it concerns, as text.
+        share: Of time, messages or bytes that it concerns, as text; "" if that is not known.
         kind: As in the table.
         text: What was found.
         table: Where the evidence is; "" if that is no table.
@@ -205,4 +238,5 @@ def findings(run: Run) -> list[Finding] | None:
 def _finding(run: Run, row: Mapping[str, Any]) -> Finding:
     first, _, rest = row["evidence"].partition(" ")
     table, rows = (first, rest) if first in run.tables else ("", row["evidence"])
-    return Finding(f"{row['weight']:.0%}", row["kind"], row["text"], table, rows)
+    share = "" if row["share"] is None else f"{row['share']:.0%}"
+    return Finding(share, row["kind"], row["text"], table, rows)

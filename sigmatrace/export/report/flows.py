@@ -13,15 +13,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sigmatrace.export.amounts import added
-from sigmatrace.participants import participants
+from sigmatrace.participants import member_words, participants
 from sigmatrace.partition import Run, column
 from sigmatrace.trace_format import layer_text
 
-LEVELS = {
-    "node": ("node", "nodes"), "rank": ("rank", "ranks"), "gpu": ("GPU", "GPUs"),
-    "nic": ("NIC", "NICs"), "qp": ("queue pair or endpoint", "queue pairs or endpoints"),
-}  # fmt: skip
-"""From coarse to fine, with what one and several ends are called."""
+LEVELS = ("node", "rank", "gpu", "nic", "qp")
+"""From coarse to fine."""
 LAYERS_MAX = 3
 """Layers that are drawn: those with most bytes."""
 _U64 = NDArray[np.uint64]
@@ -34,6 +31,7 @@ class Flows:
 
     Attributes:
         level, layer: Of the rows of ``communication``.
+        words: What one end is called, and several.
         names: Of the ends, in an order for people; the last is "" if not all ends are known.
         src, dst: ``(n,)`` i8, places in ``names``.
         size_bytes, operations: ``(n,)`` u8.
@@ -41,6 +39,7 @@ class Flows:
 
     level: str
     layer: int
+    words: tuple[str, str]
     names: Sequence[str]
     src: _Ints
     dst: _Ints
@@ -55,7 +54,7 @@ class Flows:
     @property
     def title(self) -> str:
         """What the ends are, and the layer."""
-        return f"{LEVELS[self.level][1]}, {layer_text(self.layer)}"
+        return f"{self.words[1]}, {layer_text(self.layer)}"
 
     @cached_property
     def total_bytes(self) -> int:
@@ -120,7 +119,7 @@ def _flows(run: Run, level: str, layer: int, rows: pa.Table) -> Flows:
     codes = np.array([place[name] for name in found], np.int64)[coded.indices.to_numpy()]
     src, dst = codes[: rows.num_rows], codes[rows.num_rows :]
     amounts = (column(rows, name) for name in ("size_bytes", "operations"))
-    return Flows(level, layer, names, src, dst, *amounts)
+    return Flows(level, layer, member_words(run, level), names, src, dst, *amounts)
 
 
 def _members(run: Run, level: str, layer: int) -> set[str]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sigmatrace.export.report.flows import LEVELS, Flows, exact_sum
+from sigmatrace.export.report.flows import Flows, exact_sum
 from sigmatrace.export.report.shape import Shape
 from sigmatrace.export.report.style import byte_axis, figure_of, plain
 from sigmatrace.text import byte_text, count_text, counted
@@ -33,7 +33,7 @@ def graphs(found: Iterable[Flows]) -> Iterator[Shape]:
 def not_drawn(found: Iterable[Flows]) -> list[str]:
     """Return of which levels there is no graph because they have too many ends."""
     return [
-        f"{counted(one.known, *LEVELS[one.level])} at layer {layer_text(one.layer)} are too many "
+        f"{counted(one.known, *one.words)} at layer {layer_text(one.layer)} are too many "
         "for a graph; the heat map above has them all."
         for one in _candidates(found)
         if one.known > ENDS_MAX
@@ -52,7 +52,7 @@ def _candidates(found: Iterable[Flows]) -> list[Flows]:
 
 
 def _shape(one: Flows) -> Shape:
-    word, words = LEVELS[one.level]
+    word, words = one.words
     layer = layer_text(one.layer)
     pairs = one.between
     whole = exact_sum(one.size_bytes[pairs])

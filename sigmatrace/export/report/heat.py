@@ -9,7 +9,7 @@ import numpy as np
 
 from sigmatrace.export.amounts import added
 from sigmatrace.export.matrix import Matrix, draw
-from sigmatrace.export.report.flows import LEVELS, Flows
+from sigmatrace.export.report.flows import Flows, exact_sum
 from sigmatrace.export.report.shape import Shape
 from sigmatrace.export.report.style import plain
 from sigmatrace.text import byte_text, counted
@@ -34,7 +34,7 @@ def heat_maps(found: Iterable[Flows]) -> Iterator[Shape]:
 def not_drawn(found: Iterable[Flows]) -> list[str]:
     """Return which levels have too many ends to be drawn, a sentence each."""
     return [
-        f"{counted(len(one.names), *LEVELS[one.level])} at layer {layer_text(one.layer)} are too "
+        f"{counted(len(one.names), *one.words)} at layer {layer_text(one.layer)} are too "
         "many for a picture; the table of communication has the heaviest pairs."
         for one in found
         if len(one.names) > SMALL.get(one.level, len(one.names))
@@ -43,14 +43,16 @@ def not_drawn(found: Iterable[Flows]) -> list[str]:
 
 def _shape(one: Flows) -> Shape:
     layer = layer_text(one.layer)
-    word, words = LEVELS[one.level]
+    word, words = one.words
     total = byte_text(one.total_bytes)
     text = [f"Bytes from {word} (row) to {word} (column): {total} at layer {layer}."]
     heavy = one.between[:1].tolist()
     if heavy:
         src, dst = (plain(one.names[ends[heavy[0]]]) for ends in (one.src, one.dst))
         size = byte_text(int(one.size_bytes[heavy[0]]))
-        text.append(f"The heaviest pair is {src} to {dst} with {size}.")
+        text.append(f"The heaviest pair of different {words} is {src} to {dst} with {size}.")
+    if own := exact_sum(one.size_bytes[(one.src == one.dst) & (one.src < one.known)]):
+        text.append(f"{byte_text(own)} stay within one {word}.")
     block = -(-one.known // CELLS_MAX)
     if block > 1:
         text.append(f"Each cell stands for {block} by {block} {words}.")
@@ -76,5 +78,5 @@ def matrix_of(one: Flows) -> Matrix:
     place[one.known :] = len(labels)
     values = added((size, size), (place[one.src], place[one.dst]), one.size_bytes)
     labels += ["unknown"] * (size - len(labels))
-    word, layer = LEVELS[one.level][0], layer_text(one.layer)
+    word, layer = one.words[0], layer_text(one.layer)
     return Matrix("", f"Bytes from {word} to {word}, {layer}", "bytes", labels, values, block)

@@ -12,8 +12,9 @@ from typing import Any
 _REPORT = {
     "heading": "SigmaTrace report",
     "findings_title": "Findings",
-    "findings_note": "The percentage is the share of time or bytes that a finding concerns; the "
-    "heaviest come first.",
+    "findings_note": "The percentage is the share of time, messages or bytes that a finding "
+    "concerns. Errors come first, then what has most of that; idle links, which are no fault as "
+    "such, come late.",
     "figures_note": "Figures are also files: report/NAME.png and report/NAME.svg, beside this "
     "page.",
 }

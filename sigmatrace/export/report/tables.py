@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from sigmatrace.export import tables
 from sigmatrace.export.report.flows import LEVELS
+from sigmatrace.participants import member_words
 from sigmatrace.partition import Run
 from sigmatrace.text import byte_text, count_text, counted, time_text
 
@@ -23,7 +24,7 @@ class Spec:
 
     Attributes:
         name: Of the table.
-        title: What it has.
+        title: What it has; ``{}`` is what a member is called, of the level that counts.
         order: The column by which the largest come first; "" as they are.
         columns: Those shown; none named: all but numbers of processes that have a label.
         only: Column and value of the rows that count.
@@ -39,10 +40,8 @@ class Spec:
 _COMMUNICATION = ("layer", "src", "dst", "operations", "size_bytes", "mean_bytes", "size_unknown")
 SPECS = (
     *(
-        Spec(
-            "communication", f"Communication by {one}", "size_bytes", _COMMUNICATION, ("level", of)
-        )
-        for of, (one, _) in LEVELS.items()
+        Spec("communication", "Communication by {}", "size_bytes", _COMMUNICATION, ("level", of))
+        for of in LEVELS
     ),
     Spec("imbalance", "Imbalance"),
     Spec("links", "Links between processes, longest idle first", "longest_idle_ns"),
@@ -153,7 +152,8 @@ def _shown(run: Run, spec: Spec, table: pa.Table, rows_max: int) -> Shown:
             "export=parquet."
         )
     rows = list(zip(*cells, strict=True))
-    return Shown(spec.name, anchor, spec.title, _titles(columns), rows, more)
+    title = spec.title.format(member_words(run, spec.only[1])[0]) if spec.only else spec.title
+    return Shown(spec.name, anchor, title, _titles(columns), rows, more)
 
 
 def _heaviest(table: pa.Table, order: str, count: int) -> np.ndarray:

@@ -256,6 +256,20 @@ def test_in_a_window_pauses_are_told_apart_that_are_short_for_the_run() -> None:
     assert len(barriers(make(**far, **window), {"ops": ops})[0]) == 5
 
 
+def test_request_and_response_are_no_barrier() -> None:
+    """Of two processes; a third one that comes together with them makes it one."""
+    ops = [
+        operation(proc, 2, op, 100_000 * k + 50_000 * proc)
+        for k in range(4)
+        for proc in range(2)
+        for op in (Op.SEND, Op.RECV)
+    ]
+    found, _, account, lines = barriers(make(), {"ops": ops})
+    assert (found, lines, account["phase_bursts_that_do_not_fit"]) == ([], [], 8)
+    ops += [operation(2, 2, Op.SEND, 100_000 * k + 20_000) for k in range(4)]
+    assert [row["members"] for row in barriers(make(), {"ops": ops})[0]] == [3] * 4
+
+
 def test_bursts_that_do_not_fit_are_counted() -> None:
     """Process 0 sends twice, process 1 once: there is no barrier that both could have come to."""
     ops = [operation(0, 2, Op.SEND, t) for t in (0, 2_000_000)] + [operation(1, 2, Op.SEND, 0)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from sigmatrace.partition import Run
@@ -21,7 +22,8 @@ def run_of(ranks: int = RANKS, facts: dict[str, object] | None = None, **given: 
     """A run of 10 s."""
     times = {"base_ns": START_NS, "last_ns": START_NS + 10 * SECOND, **(facts or {})}
     run = make_run(times, processes=[{"host": f"node{k // 2}"} for k in range(ranks)])
-    given = {"clock_quality": [{}] * ranks, **given}
+    members = [{"proc": row["proc"]} for row in given.get("stragglers", [])]
+    given = {"clock_quality": [{}] * ranks, "barrier_arrivals": members, **given}
     return run.with_results({n: make_table(STAGE_TABLES[n], given.get(n, [])) for n in READ})
 
 
@@ -32,6 +34,10 @@ def found(run: Run) -> list[tuple[str, str, float]]:
     assert weights == sorted(weights, reverse=True) and all(0 <= x <= 1 for x in weights)
     assert all(row["evidence"].split(" where ")[0] in (*READ, "wire_flows") for row in rows)
     return [(row["kind"], row["text"], pytest.approx(row["weight"])) for row in rows]
+
+
+def shares(run: Run) -> list[float | None]:
+    return [row["share"] for row in tables(Findings(), run)[0]["findings"]]
 
 
 def stragglers(*last: tuple[int, int], barriers: int = 42, late_sender_ns: int = 0) -> list[Any]:
@@ -84,6 +90,19 @@ def test_a_window_is_the_whole() -> None:
     assert weight == 0.5 and "50 % of their time" in text
 
 
+def test_gpus_of_a_process_wait_each_by_itself() -> None:
+    """Of 8 processes with 2 GPUs each 15 wait for the last one, for as long as the run at most."""
+    rows = stragglers((42, 120 * SECOND), *[(0, 0)] * 7)
+    members = [{"proc": k // 2, "gpu": k % 2} for k in range(16)] * 3
+    run = run_of(stragglers=rows, barriers=[{}] * 42, barrier_arrivals=members)
+    ((_, text, weight),) = found(run)
+    assert weight == 0.8 and "120 s for it together (80 % of their time)" in text
+    rows[0]["caused_ns"] *= 2  # by a clock that nobody read at the end
+    run = run_of(stragglers=rows, barriers=[{}] * 42, barrier_arrivals=members)
+    ((_, text, weight),) = found(run)
+    assert weight == 1.0 and "(100 % of their time)" in text
+
+
 def test_a_late_sender_is_one_that_is_later_than_others() -> None:
     rows = stragglers(*[(0, 0)] * 8, barriers=0, late_sender_ns=SECOND)
     assert found(run_of(stragglers=rows)) == []
@@ -101,7 +120,9 @@ def pairs(**slow: Any) -> dict[str, list[dict[str, Any]]]:
         own = slow if src == 2 else {}
         count = own.get("messages", 100)
         size = own.get("size_bytes", 1000)
-        latency = {"messages": count, "p50_ns": own.get("p50_ns", 20_000), "mean_ns": 20_000.0}
+        median = own.get("p50_ns", 20_000)
+        latency = {"messages": count, "p50_ns": median, "mean_ns": 20_000.0}
+        latency["p50_least_ns"] = own.get("p50_least_ns", median)
         mean = float(size) if size else None
         made["message_latency"].append({**ends, **latency, "mean_bytes": mean})
         late = own.get("late_receiver_ns", 100)
@@ -117,7 +138,8 @@ def test_a_slow_link() -> None:
     assert (kind, weight) == ("slow link", 0.2)
     assert text == (
         "messages from rank 2 to rank 3 took 80 us in the median, 4 times as long as those of "
-        "other pairs (ofi); the receiver waited at most 2 s for them (20 % of the run)"
+        "other pairs of about the same mean size (ofi); the receiver waited at most 2 s for them "
+        "(20 % of the run)"
     )
 
 
@@ -133,9 +155,20 @@ def test_tables_of_pairs_may_be_in_any_order_and_have_other_pairs() -> None:
     assert found(run_of(**made)) == []
 
 
-@pytest.mark.parametrize("more", [{"size_bytes": 100_000}, {"size_bytes": 0}, {"messages": 3}])
-def test_a_link_is_not_slow_whose_messages_are_large_or_unknown_or_few(
-    more: dict[str, int],
+def test_pairs_whose_sizes_are_not_known_are_held_against_each_other() -> None:
+    made = pairs(p50_ns=80_000)
+    for row in made["message_latency"]:
+        row["mean_bytes"] = None
+    ((_, text, _),) = found(run_of(**made))
+    assert "4 times as long as those of other pairs of unknown size (ofi)" in text
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"size_bytes": 100_000}, {"size_bytes": 0}, {"p50_least_ns": 39_999}, {"p50_least_ns": None}],
+)
+def test_a_link_is_not_slow_whose_messages_are_large_or_unknown_or_slow_by_chance(
+    more: dict[str, Any],
 ) -> None:
     assert found(run_of(**pairs(p50_ns=80_000, **more))) == []
 
@@ -148,17 +181,26 @@ def test_a_late_receiver() -> None:
 
 def test_a_pair_of_which_clocks_say_nothing_has_no_part_in_shares() -> None:
     made = pairs(late_receiver_ns=8 * 10**6)
-    clocks = {"messages": 0, "backwards": 0, "p50_ns": None, "mean_ns": None}
+    clocks = {"messages": 0, "backwards": 0, "p50_ns": None, "mean_ns": None, "p50_least_ns": None}
     made["message_latency"].append({"src_proc": 0, "dst_proc": 2, "layer": 1, **clocks})
     assert found(run_of(**made)) == found(run_of(**pairs(late_receiver_ns=8 * 10**6)))
 
 
-def test_idle_links_weigh_little() -> None:
+def test_idle_links_are_told_of_where_others_are_busy() -> None:
     made = pairs()
     for row in made["links"]:
         row |= {"idle_ns": 6 * SECOND // 10, "longest_idle_ns": SECOND // 10}
-    ((kind, text, weight),) = found(run_of(**made))
-    assert (kind, weight) == ("idle links", 0.06) and "60 % or more" in text
+    assert found(run_of(**made)) == []
+    for row in made["links"][2:]:
+        row["idle_ns"] = SECOND // 4
+    run = run_of(**made)
+    ((kind, text, weight),) = found(run)
+    assert (kind, weight) == ("idle links", 0.06)
+    assert text == (
+        "2 of 8 links idle for 60 % or more of the time between their first and last operation, "
+        "half of all for at most 25 %; the longest pause was 100 ms"
+    )
+    assert shares(run) == [None]
 
 
 def step(kind: str, src: int, dst: int, ns: int) -> dict[str, Any]:
@@ -213,6 +255,17 @@ def test_a_heavy_pair() -> None:
     ]
 
 
+def test_processes_of_which_none_has_a_rank_are_no_ranks() -> None:
+    heavy = {"pair_ratio": 2.15, "pair_max_bytes": 1000, "pair_mean_bytes": 500.0}
+    row = {**IMBALANCE, "level": "rank", **heavy}
+    run = run_of(imbalance=[row], communication=traffic("rank", 2500, 2500))
+    processes = run.tables["processes"]
+    at, none = processes.column_names.index("rank"), pa.array([-1] * RANKS, pa.int32())
+    run = run.with_results({"processes": processes.set_column(at, "rank", none)})
+    ((_, text, _),) = found(run)
+    assert text.endswith("as much as the mean pair of processes")
+
+
 def test_errors_come_first() -> None:
     errors = [
         {"proc": 2, "object": 1, "kind": "work completion", "status": 12, "count": 3},
@@ -226,6 +279,8 @@ def test_errors_come_first() -> None:
         "4 work completions with an error, most in rank 2 (3 with status 12)",
     ]
     assert [kind for kind, _, _ in told] == ["errors", "errors", "straggler"]
+    run = run_of(errors=errors, stragglers=rows, barriers=[{}] * 42)
+    assert shares(run) == [None, None, pytest.approx(69 / 70)]
 
 
 def test_packets_that_were_sent_again() -> None:
@@ -253,7 +308,12 @@ def test_latencies_of_which_clocks_do_not_tell(error_ns: float, weight: float | 
     quality = [{"error_ns": error_ns}] * RANKS
     told = found(run_of(**pairs(), clock_quality=quality))
     assert [(kind, share) for kind, _, share in told] == ([("clocks", weight)] if weight else [])
-    assert all("between 4 of 8 pairs of processes" in text for _, text, _ in told)
+    off = "by up to 20 us" if error_ns < float("inf") else "nobody knows by how much"
+    assert all(
+        text.startswith("between 4 of 8 pairs of processes half of the messages took no longer")
+        and f"may be off each other ({off})" in text
+        for _, text, _ in told
+    )
 
 
 def test_barriers_at_which_clocks_do_not_tell_who_came_last() -> None:

@@ -93,6 +93,15 @@ def test_a_process_without_a_rank_is_a_member_if_it_had_traffic_or_none_has_one(
     assert row["members"] == members and row["egress_max"] == "rank 2"
 
 
+def test_processes_of_which_none_has_a_rank_are_not_called_ranks() -> None:
+    of = devices_run()
+    at = of.tables["processes"].column_names.index("rank")
+    none = of.tables["processes"].set_column(at, "rank", pa.array([-1] * 4, pa.int32()))
+    rows = [{"src": "rank 2", "dst": "rank 0", "size_bytes": 3}]
+    (line,) = imbalance(rows, of.with_results({"processes": none}))[2]
+    assert line.startswith("imbalance  verbs, 4 processes: ")
+
+
 def test_layers_are_apart_and_levels_in_their_order() -> None:
     rows = [
         {"level": level, "layer": layer, "src": "x", "dst": "y", "size_bytes": 2 + layer}
@@ -121,6 +130,7 @@ def test_the_summary_tells_of_ranks_and_nodes() -> None:
     ("sizes", "said"),
     [
         ((10, 10, 10, 10), "all sent 10 MiB"),
+        ((10240, 10240, 10240, 10239), "all sent about 10 GiB"),
         ((10, 10, 10, 0), "sent unevenly (rank 0 10 MiB, rank 3 nothing)"),
         ((10, 10, 10, 5), "sent 2 to 1 (rank 0 10 MiB, rank 3 5 MiB); rank 0 -> rank 1 1.14 times"),
     ],

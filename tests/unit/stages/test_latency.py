@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 
-from sigmatrace.stages.latency import Latency
+from sigmatrace.stages.latency import CHANCE, Latency
 from tests.unit.stages.message_run import Row, balances, message, messages, run_of, tables
 
 
@@ -22,22 +24,35 @@ def percentile(ordered: list[int], percent: int) -> int:
     )
 
 
+def key_of(row: Row) -> tuple[int, int, int]:
+    return row["src_proc"], row["dst_proc"], row["layer"]
+
+
+def least_median(ordered: list[int], pairs: int) -> int | None:
+    """The largest value at or below which there are by chance so few, as often as is allowed."""
+    half = len(ordered) / 2
+    fits = [k for k in range(len(ordered)) if k <= half]
+    fits = [k for k in fits if pairs * math.exp(-2 * (half - k) ** 2 / len(ordered)) <= CHANCE]
+    return ordered[fits[-1]] if fits else None
+
+
 @given(messages)
 def test_pairs_are_those_of_sorted_lists(rows: list[Row]) -> None:
     found, account, _ = tables(Latency(), run_of(rows))
     of_pair: dict[tuple[int, ...], list[Row]] = defaultdict(list)
     for row in rows:
-        of_pair[row["src_proc"], row["dst_proc"], row["layer"]].append(row)
+        of_pair[key_of(row)].append(row)
     want = []
     for key, own in sorted(of_pair.items()):
         there = [row for row in own if row["latency_ns"] >= 0]
         latency = sorted(row["latency_ns"] for row in there)
         counts = len(there), len(own) - len(there), sum(row["uncertain"] for row in there)
-        found_of: tuple[Any, ...] = (None,) * 5
+        found_of: tuple[Any, ...] = (None,) * 6
         sizes = [row["size_bytes"] for row in there if row["sizes_known"]]
         mean = pytest.approx(float(Fraction(sum(sizes), len(sizes)))) if sizes else None
         if latency:
-            edges = latency[0], percentile(latency, 50), percentile(latency, 99), latency[-1]
+            least = least_median(latency, len({key_of(row) for row in rows}))
+            edges = latency[0], percentile(latency, 50), least, percentile(latency, 99), latency[-1]
             found_of = (*edges, pytest.approx(float(Fraction(sum(latency), len(latency)))))
         want.append((*key, *counts, *found_of, mean))
     assert [tuple(row.values()) for row in found["message_latency"]] == want
@@ -51,6 +66,19 @@ def test_percentiles_of_many(count: int) -> None:
     (row,) = tables(Latency(), run_of(rows))[0]["message_latency"]
     want = [percentile(list(range(1, count + 1)), percent) for percent in (50, 99)]
     assert [row["p50_ns"], row["p99_ns"]] == want
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_least_median_of_pairs_that_are_alike_is_not_above_theirs(seed: int) -> None:
+    """Half of the pairs' medians are: of so many, one is far above."""
+    drawn = np.random.default_rng(seed).lognormal(10, 1, (12, 40)).astype(int).tolist()
+    rows = [message(k // 4, k % 4, 0, ns) for k, of in enumerate(drawn) for ns in of]
+    table = tables(Latency(), run_of(rows))[0]["message_latency"]
+    assert (
+        max(row["p50_ns"] for row in table)
+        > math.exp(10)
+        >= max(row["p50_least_ns"] for row in table)
+    )
 
 
 def limits(value: int) -> tuple[int, int]:

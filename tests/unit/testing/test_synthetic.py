@@ -238,6 +238,8 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert main([str(out), "--ranks", "3", "--events", "60", "--mode", "full", "--tagged"]) == 0
     assert capsys.readouterr().out.startswith(f"60 operations of 3 ranks in {out}, ")
     assert len(list(out.iterdir())) == 3
+    assert main([str(tmp_path / "one"), "--ranks", "1", "--hosts", "1"]) == 0
+    assert capsys.readouterr().out.startswith("1 000 operations of 1 rank in ")
 
 
 def test_the_help_tells_what_each_option_is_and_its_default(

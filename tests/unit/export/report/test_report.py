@@ -25,7 +25,10 @@ from tests.report_page import Page
 MADE = (
     "communication", "imbalance", "links", "errors", "timeline", "sizes", "clock_quality",
 )  # fmt: skip
-BOOK = {"lossless": True, "balance": [{"name": "a = b", "ok": True}], "stages": {}}
+BOOK = {
+    "lossless": True, "balance": [{"name": "a = b", "ok": True}], "stages": {},
+    "capture": {"window": {}},
+}  # fmt: skip
 SAID = (
     "events     8 operations of 2 processes on 1 host",
     "lost       nothing",
@@ -45,7 +48,7 @@ def sent(src: str, dst: str, size: int, level: str = "rank", **more: Any) -> dic
 
 
 def run_of(processes: Sequence[Mapping[str, Any]], **tables: Any) -> Run:
-    facts = {"base_ns": START_NS, "last_ns": START_NS + 10**9, "bin_ns": 1024}
+    facts = {"base_ns": START_NS, "last_ns": START_NS + 10**9, "bin_ns": 1024, "folder": "night"}
     run = make_run({**facts, "timeline_ns": START_NS}, processes=processes)
     rows = {name: tables.get(name, []) for name in (*MADE, *tables)}
     made = {name: make_table(STAGE_TABLES[name], found) for name, found in rows.items()}
@@ -87,12 +90,42 @@ def test_parts_come_in_their_order_and_files_are_there(tmp_path: Path) -> None:
 def test_figures_are_described_and_drawn(tmp_path: Path) -> None:
     page, _ = report(two(), tmp_path)
     said = page.figures["figure-matrix-rank-ofi"]
-    assert "3 KiB at layer ofi" in said and "rank 0 to rank 1 with 2 KiB" in said
+    assert "3 KiB at layer ofi" in said and "different ranks is rank 0 to rank 1 with 2 KiB" in said
+    assert "within" not in said
     root = Xml.parse(tmp_path / "report" / "matrix-rank-ofi.svg").getroot()
     assert root.findall(".//{http://www.w3.org/2000/svg}image")
     page_text = (tmp_path / "report.html").read_text()
     for svg in re.findall(r"<svg.*?</svg>", page_text, re.DOTALL):
         assert 'role="img"' in svg and "aria-labelledby=" in svg and "<desc" in svg
+
+
+def test_what_stays_within_a_node_is_no_pair(tmp_path: Path) -> None:
+    nodes = [sent("n0", "n1", 2048, "node"), sent("n0", "n0", 4096, "node")]
+    run = run_of([{"host": "n0"}, {"host": "n1"}], communication=[*nodes, sent("a", "b", 6144)])
+    said = report(run, tmp_path)[0].figures["figure-matrix-node-ofi"]
+    assert "The heaviest pair of different nodes is n0 to n1 with 2 KiB. 4 KiB stay within" in said
+
+
+def test_processes_of_which_none_has_a_rank_are_not_called_ranks(tmp_path: Path) -> None:
+    pair = [sent("pid 8", "pid 9", 2048), sent("pid 9", "pid 8", 1024)]
+    processes = [{"label": label, "rank": -1, "layers": "ofi"} for label in ("pid 8", "pid 9")]
+    page, _ = report(run_of(processes, communication=pair), tmp_path)
+    assert "of different processes is pid 8" in page.figures["figure-matrix-rank-ofi"]
+    assert "Communication by process" in page.text and "ranks" not in page.text
+    assert "2 processes, none with a known rank" in page.text
+
+
+def test_two_reports_can_be_told_apart(tmp_path: Path) -> None:
+    page, _ = report(two(), tmp_path)
+    assert "SigmaTrace report night, 2 processes" in page.text
+    assert "2027-01-15 08:00:00 UTC, for 1 s" in page.text
+    window = {"window_ns": (START_NS + 2 * 10**8, START_NS + 5 * 10**8 + 1)}
+    page, _ = report(two().with_results({}, window), tmp_path)
+    assert "SigmaTrace report night, 2 processes, 0.2s..0.500000001s" in page.text
+    assert "2027-01-15 08:00:00 UTC (200 ms after the run's), for 300 ms" in page.text
+    beyond = {"window_ns": (START_NS + 10**10, START_NS + 10**11)}
+    page, _ = report(two().with_results({}, beyond), tmp_path)
+    assert "2027-01-15" not in page.text and "2 processes, 10s..100s" in page.text
 
 
 def test_members_are_those_that_could_have_sent() -> None:
@@ -170,6 +203,7 @@ def test_many_queue_pairs_are_left_to_the_table(tmp_path: Path) -> None:
 def test_what_is_wrong_comes_first(tmp_path: Path) -> None:
     own = {"sends": 5, "sends_matched": 4, "receives": 4, "receives_matched": 4}
     book = {
+        **BOOK,
         "lossless": False,
         "balance": [{"name": "sent = got", "ok": False}, {"name": "b", "ok": True}],
         "stages": {"messages": {"received_before_sent": 3}, "match": {"own": own}},
@@ -187,6 +221,36 @@ def test_what_is_wrong_comes_first(tmp_path: Path) -> None:
     assert [row["error"] for row in page.rows("clock_quality")] == ["1e400", "5.0"]
 
 
+def test_what_a_window_cuts_off_is_no_loss(tmp_path: Path) -> None:
+    unmatched = {"not_seen_received": 3, "duplicate": 0, "peer_unknown": 0}
+    own = {"sends": 5, "sends_matched": 2, "receives": 2, "receives_matched": 2}
+    own |= {"sends_unmatched": unmatched, "receives_unmatched": {"not_seen_sent": 0}}
+    book = {**BOOK, "stages": {"match": {"own": own}}}
+    assert (
+        "Attention: 3 of 7 sends and receives not matched" in report(two(), tmp_path, book)[0].text
+    )
+    book["capture"] = {"window": {"begin_ns": 1}}
+    page, _ = report(two(), tmp_path, book)
+    assert "Attention:" not in page.text
+    assert "Good: 3 of 7 sends and receives not matched, as the window may have" in page.text
+    own["sends"], unmatched["peer_unknown"] = 6, 1
+    page, _ = report(two(), tmp_path, book)
+    assert "Attention: 1 of 8 sends and receives not matched: their other end" in page.text
+
+
+def test_clocks_that_are_less_exact_than_messages_are_quick(tmp_path: Path) -> None:
+    pair = {"src_proc": 0, "dst_proc": 1, "layer": Layer.OFI, "messages": 9, "p50_ns": 2000}
+    clocks = [{"proc": n, "calibrated": True, "error_ns": 364_820.0} for n in range(2)]
+    tables: dict[str, Any] = {"message_latency": [pair], "clock_quality": clocks}
+    rows = two(**tables).tables["communication"].to_pylist()
+    page, _ = report(two(**tables), tmp_path)
+    assert "Attention:" not in page.text  # one host, one clock
+    run = run_of([{"host": "n0"}, {"host": "n1"}], communication=rows, **tables)
+    page, _ = report(run, tmp_path)
+    assert "Attention: Between 1 of 1 pair of processes half of the messages took no" in page.text
+    assert "(by up to 730 us)" in page.text
+
+
 def test_clocks_that_messages_could_not_tie_are_named_first(tmp_path: Path) -> None:
     hosts = [{"host": f"node{n}", "reference": "node0", "tied": n == 0} for n in range(3)]
     page, _ = report(two(clock_hosts=hosts), tmp_path)
@@ -199,10 +263,14 @@ def test_findings_are_ranked_and_lead_to_their_evidence(tmp_path: Path) -> None:
     findings = [
         {"position": 1, "weight": 0.25, "text": "less", "evidence": "elsewhere", "kind": "k"},
         {"position": 0, "weight": 0.75, "text": "more", "evidence": "communication where 1 = 1"},
+        {"position": 2, "weight": 0.06, "text": "idle", "evidence": "links", "share": None},
     ]
+    findings[0] |= {"share": 0.25}
+    findings[1] |= {"share": 0.75}
     page, _ = report(two(findings=findings), tmp_path)
     assert page.text.index("more") < page.text.index("less")
-    assert "75%" in page.text and "k:  elsewhere" in page.text.replace("\n", "")
+    assert "75%" in page.text and "25%" in page.text and "6%" not in page.text
+    assert "k:  elsewhere" in page.text.replace("\n", "")
     assert "#table-communication-rank" in page.links
     assert "told below in full" not in page.text
     nothing, _ = report(two(findings=[]), tmp_path)
