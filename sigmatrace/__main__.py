@@ -17,13 +17,11 @@ def main() -> int:
     if not words or "--help" in words or "-h" in words:
         from sigmatrace.usage import TEXT
 
-        print(TEXT, end="")
-        return 0 if words else 2
+        return _print(TEXT) or (0 if words else 2)
     if "--version" in words:
         from sigmatrace.version import version_text
 
-        print(version_text())
-        return 0
+        return _print(f"{version_text()}\n")
     signal.signal(signal.SIGTERM, _terminated)
     from sigmatrace import alone
 
@@ -31,6 +29,22 @@ def main() -> int:
     from sigmatrace import cli, compose_ahead
 
     alone.leave(cli.main(words, compose_ahead.start(words)))
+
+
+def _print(text: str) -> int:
+    """Print all that is asked for; return the exit code."""
+    from sigmatrace.errors import OutputError
+    from sigmatrace.text import print_no_more
+
+    try:
+        print(text, end="", flush=True)
+    except OSError as error:
+        print_no_more()
+        if isinstance(error, BrokenPipeError):
+            return 1
+        print(f"sigmatrace-pipeline: error: stdout: {error.strerror}", file=sys.stderr)
+        return OutputError.exit_code
+    return 0
 
 
 def _terminated(number: int, *_: Any) -> None:

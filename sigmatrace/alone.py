@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import os
 import sys
@@ -29,5 +30,6 @@ def begin() -> None:
 def leave(code: int) -> NoReturn:
     """End the process at once: to take apart all that was imported takes a while."""
     atexit._run_exitfuncs()
-    print(end="", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # of a full disk: all is done
+        print(end="", file=sys.stderr, flush=True)
     os._exit(code)

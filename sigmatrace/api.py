@@ -36,6 +36,7 @@ from sigmatrace.export.base import Exporter
 from sigmatrace.fingerprint import fingerprint
 from sigmatrace.partition import Run
 from sigmatrace.plan import Plan
+from sigmatrace.progress import tell
 from sigmatrace.settings import Settings, build
 from sigmatrace.stages.base import Exchange, Stage
 from sigmatrace.text import counted
@@ -268,8 +269,7 @@ def _execute(
 
 
 def _say(progress: TextIO | None, text: str) -> None:
-    if progress is not None:
-        print(f"resume: {text}", file=progress, flush=True)
+    tell(progress, f"resume: {text}\n")
 
 
 def _wire(pcap: str, mtu: int | None) -> Stage:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 import traceback
 from collections.abc import Iterator
@@ -29,7 +30,19 @@ def blamed(step: Stage | Exchange | Exporter, doing: str) -> Iterator[None]:
         if isinstance(error, KeyError) and not own:
             hint += "; columns that no step names in requires are not made"
         what = f"{type(error).__name__}: {error}"
-        raise kind(f"{_kind(step)} {step.name} failed in {doing}: {what}", hint) from error
+        raise kind(f"{_kind(step)} {step.name} failed in {doing}: {what}", hint) from _cause(error)
+
+
+def _cause(error: BaseException) -> BaseException:
+    """Return the error, or its text where it could not come here from another process.
+
+    One whose class takes other arguments than it hands on cannot be made again of them.
+    """
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # a user's class raises anything
+        return RuntimeError("".join(traceback.format_exception(error)))
+    return error
 
 
 def _kind(step: Stage | Exchange | Exporter) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 from typing import Any
 
 import numba.core.runtime._nrt_python as runtime
@@ -22,6 +23,13 @@ def _name_runtime() -> None:
     """Tell LLVM where the functions of numba's runtime are, which machine code calls by name."""
     for name, address in runtime.c_helpers.items():
         binding.add_symbol(name if name.startswith("_") else f"NRT_{name}", address)
+
+
+@functools.cache
+def _not_kept(folder: str, why: str) -> None:
+    """Say, once, that the next run compiles again."""
+    said = "kernels: cannot be kept in %s (%s): each run compiles them; NUMBA_CACHE_DIR=DIR helps"
+    logging.getLogger(__name__).warning(said, folder, why)
 
 
 class _Library(JITCodeLibrary):
@@ -114,6 +122,10 @@ class Cache(FunctionCache):
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Store a kernel that was compiled."""
-        super().save_overload(sig, data)
-        kernel_ahead.release(kernel_ahead.called(self._py_func))
+        """Store a kernel that was compiled, if that can be: it can be called all the same."""
+        try:
+            super().save_overload(sig, data)
+        except OSError as error:
+            _not_kept(self.cache_path, error.strerror)
+        finally:
+            kernel_ahead.release(kernel_ahead.called(self._py_func))

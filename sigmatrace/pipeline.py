@@ -31,7 +31,7 @@ from sigmatrace.output import clear
 from sigmatrace.partition import Run
 from sigmatrace.passes import Outcome, Work, graph_of
 from sigmatrace.plan import Plan
-from sigmatrace.progress import Progress
+from sigmatrace.progress import Progress, tell
 from sigmatrace.sink import Sink, write_whole
 from sigmatrace.stages.base import Stage
 from sigmatrace.stages.clock import Clock
@@ -187,8 +187,7 @@ def correlate(
         done = _correlate(indexed, chosen, staging, cluster, progress)
         if isinstance(done, Correlated):
             return done
-        if progress is not None:
-            print(f"{done[0].name}: {done[1]}; all is done again", file=progress, flush=True)
+        tell(progress, f"{done[0].name}: {done[1]}; all is done again\n")
         clear(staging)
         write_whole(again, pickle.dumps(done[0]))
 

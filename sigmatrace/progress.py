@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from typing import TextIO
@@ -9,6 +10,14 @@ from typing import TextIO
 WIDTH = 30
 REDRAW_S = 0.1
 LINE_EVERY_S = 10.0
+
+
+def tell(stream: TextIO | None, text: str) -> None:
+    """Write what the work does not depend on: it goes on where the disk is full."""
+    if stream is not None:
+        with contextlib.suppress(OSError):
+            stream.write(text)
+            stream.flush()
 
 
 class Progress:
@@ -66,6 +75,4 @@ class Progress:
             self._write(f"{self._what}: {self._done}/{self._total}\n")
 
     def _write(self, text: str) -> None:
-        assert self._stream is not None
-        self._stream.write(text)
-        self._stream.flush()
+        tell(self._stream, text)

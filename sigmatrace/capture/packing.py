@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shutil
@@ -56,9 +57,8 @@ def beside(run: Path, place: Path, *, unpack: bool) -> Packing:
         still = [ring for ring in rings if not copy_ring(ring, staging / ring.name)]
         changed = still or [one.path for one in files if one.path.stat().st_size != one.before]
         if changed:
-            raise OutputError(
-                f"{changed[0]} is still being written", "pack the run when its processes have ended"
-            )
+            raise _changed(changed[0])
+        _refuse(place)  # another packer may have been faster
         staging.rename(place)
     return Packing(files, rings)
 
@@ -90,7 +90,7 @@ def in_place(run: Path, *, unpack: bool) -> Packing:
         with _staged(file) as staging:
             done = rewrite(path, staging, back=unpack)
             if file.stat().st_size != done.before or _has_ring(path):
-                raise OutputError(f"{path} is still being written", "wait until its process ended")
+                raise _changed(path)
             if done.chunks:
                 with staging.open("rb") as new:
                     os.fsync(new.fileno())
@@ -136,6 +136,8 @@ def summary(packing: Packing, *, unpack: bool, place: Path) -> str:
 
 def _all(paths: Sequence[Path], do: Callable[[Path], Rewritten]) -> list[Rewritten]:
     """Do something with all files, as many at a time as there are cores; stop at an error."""
+    # In threads that import at the same time, a failing import would hide its reason.
+    importlib.import_module("sigmatrace.capture.kernels.pack")
     cores = len(os.sched_getaffinity(0))
     pool = ThreadPoolExecutor(cores)
     try:
@@ -147,6 +149,11 @@ def _all(paths: Sequence[Path], do: Callable[[Path], Rewritten]) -> list[Rewritt
 def _has_ring(path: Path) -> bool:
     """Return whether a ring file lies beside a rank file, or beside what it is a link to."""
     return any(one.with_suffix(RING_SUFFIX).exists() for one in (path, path.resolve()))
+
+
+def _changed(path: Path) -> OutputError:
+    hint = "wait until its process, or another sigmatrace-pack of this run, has ended"
+    return OutputError(f"{path} was written meanwhile", hint)
 
 
 def _refuse(place: Path) -> None:

@@ -337,6 +337,23 @@ def test_a_full_disk_behind_stdout_is_one_line(small, tmp_path):
     assert (tmp_path / "out" / "ledger.json").is_file()
 
 
+@pytest.mark.parametrize("word", ["--help", "--version"])
+def test_help_that_cannot_be_written_is_one_line(word):
+    command = [sys.executable, "-m", "sigmatrace", word]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == OutputError.exit_code
+    assert done.stderr == "sigmatrace-pipeline: error: stdout: No space left on device\n"
+
+
+def test_a_full_disk_behind_stderr_does_not_end_a_run(small, tmp_path):
+    command = [sys.executable, "-m", "sigmatrace", f"run={small}", f"out={tmp_path / 'out'}"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=full, text=True)
+    assert done.returncode == 0 and "output" in done.stdout
+    assert (tmp_path / "out" / "ledger.json").is_file()
+
+
 def test_a_folder_that_was_removed_is_one_line(small, tmp_path):
     gone = tmp_path / "gone"
     gone.mkdir()

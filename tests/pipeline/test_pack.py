@@ -219,7 +219,7 @@ def test_a_file_that_grows_meanwhile_is_refused(
     monkeypatch.setattr(packing, "rewrite", slow)
     said = spoken(small, *way)
     assert said.code == 6
-    assert said.err.startswith(f"sigmatrace-pack: error: {path} is still being written: ")
+    assert said.err.startswith(f"sigmatrace-pack: error: {path} was written meanwhile: ")
     assert path.read_bytes().endswith(header_item())
     assert not small.with_name("run-packed").exists()
     assert not [x for x in [*small.iterdir(), *small.parent.iterdir()] if "partial" in x.name]
@@ -232,7 +232,7 @@ def test_a_ring_that_changes_meanwhile_is_refused(
     monkeypatch.setattr(packing, "copy_ring", lambda *_: False)
     said = spoken(small)
     assert (said.code, said.out) == (6, "")
-    assert f"{ring} is still being written" in said.err
+    assert f"{ring} was written meanwhile" in said.err
     assert [x.name for x in small.parent.iterdir()] == ["run"]
 
 

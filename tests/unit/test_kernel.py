@@ -111,6 +111,20 @@ def test_a_damaged_cache_is_made_anew(python, tmp_path, suffix, kept):
     assert python("-c", use) == ([whole[0][0], "False"], whole[1])
 
 
+def test_a_cache_that_is_full_is_said_once_and_kernels_are_called(python):
+    full = """
+import errno
+from numba.core import caching
+def save(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+caching.IndexDataCacheFile.save = save
+"""
+    told = "import logging, sys; logging.basicConfig(stream=sys.stdout, format='%(message)s')\n"
+    said, cached = python("-c", told + full + CALL)
+    assert said[-2] == "[1, 0, 2]|[0, 1, 3]" and not cached
+    assert sum("cannot be kept in" in line for line in said) == 1
+
+
 def test_ahead_compiles_all_of_a_module(python):
     words = ("-m", "sigmatrace.kernel_ahead", "sigmatrace.stages.kernels.rows")
     assert python(*words)[1] == {"rows.number_rows_kernel"}
