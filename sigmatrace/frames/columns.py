@@ -28,7 +28,8 @@ TIMES = frozenset({
 """Columns of Unix times; 0 is none."""
 DURATIONS = frozenset({
     "call_ns", "duration_ns", "delay_ns", "delay_total_ns", "delay_min_ns", "delay_max_ns",
-    "total_ns", "min_ns", "p50_ns", "p99_ns", "max_ns", "least_ns", "most_ns", "latency_ns",
+    "total_ns", "min_ns", "p50_ns", "p50_least_ns", "p99_ns", "max_ns", "least_ns", "most_ns",
+    "latency_ns",
     "slot_ns", "idle_ns", "longest_idle_ns", "late_sender_ns", "late_receiver_ns", "transfer_ns",
     "spread_ns", "late_ns", "caused_ns", "clock_hosts.offset_ns",
 })  # fmt: skip
