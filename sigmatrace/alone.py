@@ -21,7 +21,7 @@ def begin() -> None:
     """Prepare for imports: what they make stays, so nothing is searched for garbage.
 
     numpy's linear algebra would start a thread for each core, which looks for work for a while
-    (0.05 s of CPU on two cores) and finds none; who wants them sets ``OMP_NUM_THREADS``.
+    and finds none; who wants them sets ``OMP_NUM_THREADS``.
     """
     gc.disable()
     os.environ.setdefault("OPENBLAS_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", "1"))

@@ -43,36 +43,28 @@ class Progress:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._stream is None:
-            return
         seconds = time.monotonic() - self._started
         end = "done" if kind is None else "stopped"
         line = f"{self._what}: {self._done}/{self._total} {end}, {seconds:.1f} s"
-        self._write(f"\r\x1b[K{line}\n" if self._terminal else f"{line}\n")
+        tell(self._stream, f"\r\x1b[K{line}\n" if self._terminal else f"{line}\n")
 
     def step(self) -> None:
         """Note that a task is finished."""
         self._done += 1
         now = time.monotonic()
-        if self._stream is None:
-            return
         if now - self._shown >= (REDRAW_S if self._terminal else LINE_EVERY_S):
             self._shown = now
             self._draw()
 
     def say(self, text: str) -> None:
         """Write a line about what is going on beside the tasks."""
-        if self._stream is not None:
-            clear = "\r\x1b[K" if self._terminal else ""
-            self._write(f"{clear}{self._what}: {text}\n")
+        clear = "\r\x1b[K" if self._terminal else ""
+        tell(self._stream, f"{clear}{self._what}: {text}\n")
 
     def _draw(self) -> None:
         if self._terminal:
             filled = WIDTH * self._done // max(self._total, 1)
             bar = "#" * filled + "-" * (WIDTH - filled)
-            self._write(f"\r\x1b[K{self._what} [{bar}] {self._done}/{self._total}")
+            tell(self._stream, f"\r\x1b[K{self._what} [{bar}] {self._done}/{self._total}")
         else:
-            self._write(f"{self._what}: {self._done}/{self._total}\n")
-
-    def _write(self, text: str) -> None:
-        tell(self._stream, text)
+            tell(self._stream, f"{self._what}: {self._done}/{self._total}\n")
